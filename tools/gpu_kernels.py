@@ -122,7 +122,7 @@ def states_of(rule):
 
 def per_element(name):
     """(bytes that are read and written for an element, elements of a pass through the code), in place, of a model in bf16
-    with bf16 gradients; of an activation's result, a logit, an element of a head, in the kernel's type, and None, since
+    with bf16 gradients; of an activation's result, a logit, an element of a norm or a head, in the kernel's type, and None, since
     their code has a path for each kind of model; None: a kernel without elements."""
     kernel, _, arguments = name.partition("<")
     split = arguments.endswith("true>")
@@ -135,10 +135,10 @@ def per_element(name):
         return 2 + weight + states_of(arguments) * (2 + 2 / block), block // WARP
     if kernel == "restore_elements":
         return 4 + 2, 1
-    if kernel in ("activate", "activate_back", "take_losses", "turn_heads", "turn_heads_back"):  # of rows of a model
-        size = 4 if "F32" in arguments else 2
-        moved = {"activate": 3, "activate_back": 5, "take_losses": 3, "turn_heads": 2, "turn_heads_back": 3}[kernel]
-        return moved * size, None
+    of_rows = {"activate": 3, "activate_back": 5, "norm_rows": 2, "norm_rows_back": 4, "take_losses": 3, "turn_heads": 2,
+               "turn_heads_back": 3}  # elements that are moved for one
+    if kernel in of_rows:
+        return of_rows[kernel] * (4 if "F32" in arguments else 2), None
     if kernel in ("add_with_norm", "add_alone"):  # one rank's gradient, to what the accumulator holds
         return (4 if arguments == "float>" else 2) + 2 * 4, 1
     return None

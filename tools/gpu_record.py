@@ -181,7 +181,8 @@ def main(argv):
         RESULTS.mkdir(parents=True, exist_ok=True)
         record.write_text(page(facts, results, argv), encoding="utf-8")
     if not results:
-        print(f"test: {SANITIZER} is not installed: nothing was run, nothing written")
+        why = f"{SANITIZER} is not installed" if absent else "no step is left"
+        print(f"test: {why}: nothing was run, nothing written")
         return 1
     failed = [campaign.name for campaign, result, _ in results if not result.holds]
     print(f"test: {record.relative_to(trust.ROOT)}" + (f": FAILED: {', '.join(failed)}" if failed else ": all passed"))

@@ -44,7 +44,9 @@ class TorchCuda final : public ComputeDevice {
   explicit TorchCuda(int index)
       : device_(at::kCUDA, static_cast<c10::DeviceIndex>(index)),
         guard_(at::kCUDA),
-        stream_(guard_.getStreamFromGlobalPool(device_, false)) {}
+        stream_(guard_.getStreamFromGlobalPool(device_, false)) {
+    c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
+  }
   // ATen keeps freed blocks by their stream, and gives them back only when a request of its own
   // fails: the next engine has another stream, and blocks that ATen does not allocate.
   ~TorchCuda() override {
@@ -97,8 +99,12 @@ std::size_t held_by_aten(at::Device device) {
     return 0;
   }
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return static_cast<std::size_t>(
-      allocator->getDeviceStats(device.index()).reserved_bytes[kAll].peak);
+  try {
+    return static_cast<std::size_t>(
+        allocator->getDeviceStats(device.index()).reserved_bytes[kAll].peak);
+  } catch (const std::exception&) {  // of a device that has failed, which ends the run anyway
+    return 0;
+  }
 }
 
 std::shared_ptr<ComputeDevice> torch_cuda_device(int index) {

@@ -14,20 +14,10 @@ struct Alone {
   static float greatest(float own) { return own; }
 };
 
-template <class Call>
-void with_type(DType type, Call call) {
-  switch (type) {
-    case DType::kF32:
-      return call(rows::F32());
-    case DType::kBF16:
-      return call(rows::Bf16());
-    case DType::kF16:
-      return call(rows::F16());
-  }
-}
+using rows::with_type;
 
-void heads_forward(const HeadRows& shape, const void* qkv, void* q, void* k, void* v,
-                   void* /*stream*/) {
+int heads_forward(const HeadRows& shape, const void* qkv, void* q, void* k, void* v,
+                  void* /*stream*/) {
   with_type(shape.type, [&](auto type) {
     using Type = decltype(type);
     using Stored = typename Type::Stored;
@@ -37,6 +27,7 @@ void heads_forward(const HeadRows& shape, const void* qkv, void* q, void* k, voi
                     Alone());
     }
   });
+  return 0;
 }
 
 void give_all(const WeightGradient& gradient, const float* sums, std::int64_t count) {
@@ -45,9 +36,9 @@ void give_all(const WeightGradient& gradient, const float* sums, std::int64_t co
   }
 }
 
-void heads_backward(const HeadRows& shape, const void* qkv, const HeadGradients& of, void* dqkv,
-                    float* /*partials*/, WeightGradient q_norm, WeightGradient k_norm,
-                    void* /*stream*/) {
+int heads_backward(const HeadRows& shape, const void* qkv, const HeadGradients& of, void* dqkv,
+                   float* /*partials*/, WeightGradient q_norm, WeightGradient k_norm,
+                   void* /*stream*/) {
   std::vector<float> sums(static_cast<std::size_t>(2 * shape.head_dim));
   float* const k_sums = sums.data() + shape.head_dim;
   with_type(shape.type, [&](auto type) {
@@ -60,9 +51,10 @@ void heads_backward(const HeadRows& shape, const void* qkv, const HeadGradients&
   });
   give_all(q_norm, sums.data(), shape.head_dim);
   give_all(k_norm, k_sums, shape.head_dim);
+  return 0;
 }
 
-void rms_forward(const RmsRows& rows, const void* x, void* y, void* /*stream*/) {
+int rms_forward(const RmsRows& rows, const void* x, void* y, void* /*stream*/) {
   with_type(rows.type, [&](auto type) {
     using Stored = typename decltype(type)::Stored;
     const rows::Rms<decltype(type), 1> norm{rows};
@@ -71,10 +63,11 @@ void rms_forward(const RmsRows& rows, const void* x, void* y, void* /*stream*/) 
                    static_cast<Stored*>(y) + row * rows.width, Alone());
     }
   });
+  return 0;
 }
 
-void rms_backward(const RmsRows& rows, const void* x, const void* dy, const void* residual,
-                  void* dx, float* /*partials*/, WeightGradient weight, void* /*stream*/) {
+int rms_backward(const RmsRows& rows, const void* x, const void* dy, const void* residual, void* dx,
+                 float* /*partials*/, WeightGradient weight, void* /*stream*/) {
   std::vector<float> sums(static_cast<std::size_t>(rows.width));
   with_type(rows.type, [&](auto type) {
     using Stored = typename decltype(type)::Stored;
@@ -88,10 +81,11 @@ void rms_backward(const RmsRows& rows, const void* x, const void* dy, const void
     }
   });
   give_all(weight, sums.data(), rows.width);
+  return 0;
 }
 
-void activate_rows(Activation kind, DType type, std::int64_t count, std::int64_t width,
-                   const void* x, void* a, void* /*stream*/) {
+int activate_rows(Activation kind, DType type, std::int64_t count, std::int64_t width,
+                  const void* x, void* a, void* /*stream*/) {
   with_type(type, [&](auto of) {
     using Stored = typename decltype(of)::Stored;
     const rows::Gates<decltype(of), 1> gates{kind, width};
@@ -99,10 +93,11 @@ void activate_rows(Activation kind, DType type, std::int64_t count, std::int64_t
       gates.forward(static_cast<const Stored*>(x), static_cast<Stored*>(a), i);
     }
   });
+  return 0;
 }
 
-void activate_rows_back(Activation kind, DType type, std::int64_t count, std::int64_t width,
-                        const void* x, const void* da, void* dx, void* /*stream*/) {
+int activate_rows_back(Activation kind, DType type, std::int64_t count, std::int64_t width,
+                       const void* x, const void* da, void* dx, void* /*stream*/) {
   with_type(type, [&](auto of) {
     using Stored = typename decltype(of)::Stored;
     const rows::Gates<decltype(of), 1> gates{kind, width};
@@ -111,14 +106,16 @@ void activate_rows_back(Activation kind, DType type, std::int64_t count, std::in
                      static_cast<Stored*>(dx), i);
     }
   });
+  return 0;
 }
 
-void loss(const LossRows& rows, void* /*stream*/) {
+int loss(const LossRows& rows, void* /*stream*/) {
   with_type(rows.type, [&](auto type) {
     for (std::int64_t row = 0; row < rows.rows; ++row) {
       rows::loss_of_row<decltype(type), 1>(rows, row, Alone());
     }
   });
+  return 0;
 }
 
 }  // namespace

@@ -9,70 +9,11 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
+#include "models/gpu/elements-inl.hpp"
 #include "models/gpu/row_kernels.hpp"
 
-#ifdef __CUDACC__
-#include <cuda_fp16.h>
-#define TANDEM_ROWS inline __host__ __device__
-#else
-#define TANDEM_ROWS inline
-#endif
-
 namespace tandem::rows {
-
-/// An element in memory and as a number. Rounds to nearest, ties to even.
-struct F32 {
-  using Stored = float;
-  static TANDEM_ROWS float load(Stored x) { return x; }
-  static TANDEM_ROWS Stored store(float x) { return x; }
-};
-struct Bf16 {
-  using Stored = std::uint16_t;
-  static TANDEM_ROWS float load(Stored x) {
-    const std::uint32_t bits = static_cast<std::uint32_t>(x) << 16;
-    float value = 0;
-    std::memcpy(&value, &bits, sizeof(value));
-    return value;
-  }
-  static TANDEM_ROWS Stored store(float x) {
-    std::uint32_t bits = 0;
-    std::memcpy(&bits, &x, sizeof(bits));
-    if ((bits & 0x7fffffffU) > 0x7f800000U) {
-      return static_cast<Stored>((bits >> 16) | 0x40U);  // stays a NaN
-    }
-    return static_cast<Stored>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
-  }
-};
-struct F16 {
-  using Stored = std::uint16_t;
-#ifdef __CUDACC__
-  static TANDEM_ROWS float load(Stored x) { return __half2float(__half(__half_raw{x})); }
-  static TANDEM_ROWS Stored store(float x) { return static_cast<__half_raw>(__float2half_rn(x)).x; }
-#else
-  static float load(Stored x) {
-    _Float16 value = 0;
-    std::memcpy(&value, &x, sizeof(value));
-    return static_cast<float>(value);
-  }
-  static Stored store(float x) {
-    const auto value = static_cast<_Float16>(x);
-    Stored bits = 0;
-    std::memcpy(&bits, &value, sizeof(bits));
-    return bits;
-  }
-#endif
-};
-
-/// As many elements as a thread moves at once.
-template <class Type, int kCount>
-struct alignas(kCount * sizeof(typename Type::Stored)) Pack {
-  typename Type::Stored of[kCount];
-
-  static TANDEM_ROWS Pack at(const void* from) { return *static_cast<const Pack*>(from); }
-  TANDEM_ROWS void to(void* place) const { *static_cast<Pack*>(place) = *this; }
-};
 
 /// Element i of a weight's gradient.
 TANDEM_ROWS void give(const WeightGradient& gradient, std::int64_t i, float sum) {
@@ -110,19 +51,18 @@ struct Rms {
     }
     return 1.0F / sqrtf(group.sum(squares) / static_cast<float>(s.width) + s.eps);
   }
-  TANDEM_ROWS float weight(const Elements& weights, int k) const {
-    return Type::load(weights.of[k]) + s.offset;
+  /// One at a time: weights begin in their unit's block wherever the one before ends.
+  TANDEM_ROWS float weight(std::int64_t i) const {
+    return Type::load(static_cast<const Stored*>(s.weight)[i]) + s.offset;
   }
-  TANDEM_ROWS const Stored* weights() const { return static_cast<const Stored*>(s.weight); }
 
   template <class Group>
   TANDEM_ROWS void forward(const Stored* x, Stored* y, Group group) const {
     const float scale = inverse(x, group);
     for (std::int64_t i = group.first() * kCount; i < s.width; i += group.size() * kCount) {
       Elements some = Elements::at(x + i);
-      const Elements w = Elements::at(weights() + i);
       for (int k = 0; k < kCount; ++k) {
-        some.of[k] = Type::store(Type::load(some.of[k]) * scale * weight(w, k));
+        some.of[k] = Type::store(Type::load(some.of[k]) * scale * weight(i + k));
       }
       some.to(y + i);
     }
@@ -137,17 +77,15 @@ struct Rms {
     for (std::int64_t i = group.first() * kCount; i < s.width; i += group.size() * kCount) {
       const Elements some = Elements::at(x + i);
       const Elements given = Elements::at(dy + i);
-      const Elements w = Elements::at(weights() + i);
       for (int k = 0; k < kCount; ++k) {
         const float product = Type::load(given.of[k]) * Type::load(some.of[k]) * scale;
         sums[i + k] += product;
-        products += product * weight(w, k);
+        products += product * weight(i + k);
       }
     }
     const float mean = group.sum(products) / static_cast<float>(s.width);
     for (std::int64_t i = group.first() * kCount; i < s.width; i += group.size() * kCount) {
       const Elements some = Elements::at(x + i);
-      const Elements w = Elements::at(weights() + i);
       Elements past{};
       if (residual != nullptr) {
         past = Elements::at(residual + i);
@@ -155,7 +93,7 @@ struct Rms {
       Elements out = Elements::at(dy + i);
       for (int k = 0; k < kCount; ++k) {
         const float normed = Type::load(some.of[k]) * scale;
-        out.of[k] = Type::store(scale * (Type::load(out.of[k]) * weight(w, k) - normed * mean) +
+        out.of[k] = Type::store(scale * (Type::load(out.of[k]) * weight(i + k) - normed * mean) +
                                 (residual == nullptr ? 0.0F : Type::load(past.of[k])));
       }
       out.to(dx + i);
@@ -437,7 +375,8 @@ struct Gates {
 };
 
 // ---- losses ----
-/// -log softmax(x)[label] of a row, whose logits become scale (softmax(x) - [i = label]).
+/// -log softmax(x)[label] of a row, whose logits become scale (softmax(x) - [i = label]). A label
+/// that is none makes both no number.
 template <class Type, int kCount, class Group>
 TANDEM_ROWS void loss_of_row(const LossRows& s, std::int64_t row, Group group) {
   using Stored = typename Type::Stored;
@@ -453,7 +392,8 @@ TANDEM_ROWS void loss_of_row(const LossRows& s, std::int64_t row, Group group) {
     }
     return;
   }
-  const float asked = Type::load(x[label]);
+  const bool is_one = label >= 0 && label < s.width;
+  const float asked = is_one ? Type::load(x[label]) : NAN;
   // Each thread's greatest, and the sum of exp(x - greatest) so far.
   float most = -INFINITY;
   float sum = 0;
@@ -468,6 +408,9 @@ TANDEM_ROWS void loss_of_row(const LossRows& s, std::int64_t row, Group group) {
       sum *= expf(most - here);
       most = here;
     }
+    if (most == -INFINITY) {
+      continue;
+    }
     for (int k = 0; k < kCount; ++k) {
       sum += expf(Type::load(pack.of[k]) - most);
     }
@@ -481,7 +424,7 @@ TANDEM_ROWS void loss_of_row(const LossRows& s, std::int64_t row, Group group) {
     return;
   }
   const float scale = *s.scale;
-  const float share = scale / all;
+  const float share = is_one ? scale / all : NAN;
   for (std::int64_t p = group.first(); p < packs; p += group.size()) {
     auto pack = Pack<Type, kCount>::at(x + p * kCount);
     for (int k = 0; k < kCount; ++k) {

@@ -1,4 +1,7 @@
 // models/gpu/row_kernels.cu — see row_kernels.hpp. C++17; no header of the runtime.
+#include <initializer_list>
+#include <type_traits>
+
 #include <cuda_runtime_api.h>
 
 #include "models/gpu/row_kernels-inl.hpp"
@@ -216,31 +219,28 @@ unsigned blocks_for(std::int64_t count, unsigned each) {
   return wanted < kMostBlocks ? static_cast<unsigned>(wanted) : kMostBlocks;
 }
 
-template <class Call>
-void with_type(DType type, Call call) {
-  switch (type) {
-    case DType::kF32:
-      return call(rows::F32());
-    case DType::kBF16:
-      return call(rows::Bf16());
-    case DType::kF16:
-      return call(rows::F16());
-  }
-}
+using rows::with_type;
 
-/// 16 bytes at a time where rows of `width` allow it.
+/// 16 bytes at a time where rows of `width` and all of these begin at such.
 template <class Type, class Call>
-void with_packs(std::int64_t width, Call call) {
-  constexpr int kCount = 16 / sizeof(typename Type::Stored);
-  if (width % kCount == 0) {
+void with_packs(std::int64_t width, std::initializer_list<const void*> all, Call call) {
+  constexpr int kBytes = 16;
+  constexpr int kCount = kBytes / sizeof(typename Type::Stored);
+  bool aligned = width % kCount == 0;
+  for (const void* one : all) {
+    aligned = aligned && reinterpret_cast<std::uintptr_t>(one) % kBytes == 0;
+  }
+  if (aligned) {
     call(std::integral_constant<int, kCount>());
   } else {
     call(std::integral_constant<int, 1>());
   }
 }
 
-void heads_forward(const HeadRows& shape, const void* qkv, void* q, void* k, void* v,
-                   void* stream) {
+/// Of the launches before.
+int status() { return static_cast<int>(cudaGetLastError()); }
+
+int heads_forward(const HeadRows& shape, const void* qkv, void* q, void* k, void* v, void* stream) {
   with_type(shape.type, [&](auto type) {
     using Stored = typename decltype(type)::Stored;
     const rows::Heads<decltype(type)> heads{shape, static_cast<const Stored*>(qkv)};
@@ -248,6 +248,7 @@ void heads_forward(const HeadRows& shape, const void* qkv, void* q, void* k, voi
                  static_cast<cudaStream_t>(stream)>>>(
         heads, static_cast<Stored*>(q), static_cast<Stored*>(k), static_cast<Stored*>(v));
   });
+  return status();
 }
 
 void add_all(const float* partials, unsigned count, std::int64_t width, std::int64_t split,
@@ -261,8 +262,8 @@ unsigned partial_rows(std::int64_t count, unsigned each) {
   return blocks < RowKernels::kPartials ? blocks : static_cast<unsigned>(RowKernels::kPartials);
 }
 
-void heads_backward(const HeadRows& shape, const void* qkv, const HeadGradients& of, void* dqkv,
-                    float* partials, WeightGradient q_norm, WeightGradient k_norm, void* stream) {
+int heads_backward(const HeadRows& shape, const void* qkv, const HeadGradients& of, void* dqkv,
+                   float* partials, WeightGradient q_norm, WeightGradient k_norm, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const std::int64_t width = 2 * shape.head_dim;
   with_type(shape.type, [&](auto type) {
@@ -278,54 +279,58 @@ void heads_backward(const HeadRows& shape, const void* qkv, const HeadGradients&
         heads, of, static_cast<Stored*>(dqkv), partials);
     add_all(partials, blocks, width, shape.head_dim, q_norm, k_norm, on);
   });
+  return status();
 }
 
-void rms_forward(const RmsRows& rows, const void* x, void* y, void* stream) {
+int rms_forward(const RmsRows& rows, const void* x, void* y, void* stream) {
   with_type(rows.type, [&](auto type) {
     using Stored = typename decltype(type)::Stored;
-    with_packs<decltype(type)>(rows.width, [&](auto count) {
+    with_packs<decltype(type)>(rows.width, {x, y}, [&](auto count) {
       norm_rows<decltype(type), count>
           <<<blocks_for(rows.rows, 1), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
               {rows}, static_cast<const Stored*>(x), static_cast<Stored*>(y));
     });
   });
+  return status();
 }
 
-void rms_backward(const RmsRows& rows, const void* x, const void* dy, const void* residual,
-                  void* dx, float* partials, WeightGradient weight, void* stream) {
+int rms_backward(const RmsRows& rows, const void* x, const void* dy, const void* residual, void* dx,
+                 float* partials, WeightGradient weight, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const unsigned blocks = partial_rows(rows.rows, 1);
   with_type(rows.type, [&](auto type) {
     using Stored = typename decltype(type)::Stored;
-    with_packs<decltype(type)>(rows.width, [&](auto count) {
+    with_packs<decltype(type)>(rows.width, {x, dy, residual, dx}, [&](auto count) {
       norm_rows_back<decltype(type), count><<<blocks, kThreads, rows.width * sizeof(float), on>>>(
           {rows}, static_cast<const Stored*>(x), static_cast<const Stored*>(dy),
           static_cast<const Stored*>(residual), static_cast<Stored*>(dx), partials);
     });
   });
   add_all(partials, blocks, rows.width, rows.width, weight, {}, on);
+  return status();
 }
 
-void activate_rows(Activation kind, DType type, std::int64_t rows, std::int64_t width,
-                   const void* x, void* a, void* stream) {
+int activate_rows(Activation kind, DType type, std::int64_t rows, std::int64_t width, const void* x,
+                  void* a, void* stream) {
   with_type(type, [&](auto of) {
     using Type = decltype(of);
     using Stored = typename Type::Stored;
-    with_packs<Type>(width, [&](auto count) {
+    with_packs<Type>(width, {x, a}, [&](auto count) {
       const std::int64_t packs = rows * width / count;
       activate<Type, count>
           <<<blocks_for(packs, kThreads), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
               {kind, width}, packs, static_cast<const Stored*>(x), static_cast<Stored*>(a));
     });
   });
+  return status();
 }
 
-void activate_rows_back(Activation kind, DType type, std::int64_t rows, std::int64_t width,
-                        const void* x, const void* da, void* dx, void* stream) {
+int activate_rows_back(Activation kind, DType type, std::int64_t rows, std::int64_t width,
+                       const void* x, const void* da, void* dx, void* stream) {
   with_type(type, [&](auto of) {
     using Type = decltype(of);
     using Stored = typename Type::Stored;
-    with_packs<Type>(width, [&](auto count) {
+    with_packs<Type>(width, {x, da, dx}, [&](auto count) {
       const std::int64_t packs = rows * width / count;
       activate_back<Type, count>
           <<<blocks_for(packs, kThreads), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
@@ -333,15 +338,17 @@ void activate_rows_back(Activation kind, DType type, std::int64_t rows, std::int
               static_cast<Stored*>(dx));
     });
   });
+  return status();
 }
 
-void loss(const LossRows& rows, void* stream) {
+int loss(const LossRows& rows, void* stream) {
   with_type(rows.type, [&](auto type) {
-    with_packs<decltype(type)>(rows.width, [&](auto count) {
+    with_packs<decltype(type)>(rows.width, {rows.logits}, [&](auto count) {
       take_losses<decltype(type), count>
           <<<blocks_for(rows.rows, 1), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(rows);
     });
   });
+  return status();
 }
 
 }  // namespace

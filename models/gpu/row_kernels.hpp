@@ -3,10 +3,10 @@
 //
 // row_kernels.cu fills it for a GPU, where CUDA is found; host_row_kernels.cpp for the host, with
 // the same code (row_kernels-inl.hpp) one row after another: tests compare it with references
-// there. All arithmetic is fp32; sums have one order, whatever runs beside them. Thread rule: any
-// thread; launches go to `stream`, a cudaStream_t of the device in use on that thread (null for the
-// host). Pointers are the caller's, of the device, until that work has ended. A launch that failed
-// is the device's last error.
+// there. All arithmetic is fp32; sums have one order, whatever runs beside them. Each returns 0, or
+// the status of CUDA that a launch failed with; of no rows nothing may be asked.
+// Thread rule: any thread; launches go to `stream`, a cudaStream_t of the device in use on that
+// thread (null for the host). Pointers are the caller's, of the device, until that work has ended.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,7 @@ struct RmsRows {
   const void* weight = nullptr;
 };
 
-/// Gradients of q and k, of all heads. Each is a matrix of rows with heads side by side, whose rows
-/// begin `stride` elements apart.
+/// Gradients of q, k and v, each [rows, its heads, head_dim].
 struct HeadGradients {
   const void *q = nullptr, *k = nullptr, *v = nullptr;
 };
@@ -74,27 +73,27 @@ struct RowKernels {
   /// qkv: [rows, (heads + 2 kv_heads) head_dim] -> q [rows, heads head_dim] and k, v [rows,
   /// kv_heads head_dim]: q and k divided by their root mean square where there are norms, then
   /// rotated by halves (Su et al., 2021); v as it is.
-  void (*heads_forward)(const HeadRows& shape, const void* qkv, void* q, void* k, void* v,
-                        void* stream);
+  int (*heads_forward)(const HeadRows& shape, const void* qkv, void* q, void* k, void* v,
+                       void* stream);
   /// The gradient of qkv; with norms also those of q's and k's weights, by `partials` [kPartials,
   /// 2 head_dim].
-  void (*heads_backward)(const HeadRows& shape, const void* qkv, const HeadGradients& of,
-                         void* dqkv, float* partials, WeightGradient q_norm, WeightGradient k_norm,
-                         void* stream);
+  int (*heads_backward)(const HeadRows& shape, const void* qkv, const HeadGradients& of, void* dqkv,
+                        float* partials, WeightGradient q_norm, WeightGradient k_norm,
+                        void* stream);
   /// x, y: [rows, width].
-  void (*rms_forward)(const RmsRows& rows, const void* x, void* y, void* stream);
+  int (*rms_forward)(const RmsRows& rows, const void* x, void* y, void* stream);
   /// The gradient of x, plus `residual` where there is one, and the weights', by `partials`
   /// [kPartials, width]. dx may be dy or `residual`.
-  void (*rms_backward)(const RmsRows& rows, const void* x, const void* dy, const void* residual,
-                       void* dx, float* partials, WeightGradient weight, void* stream);
+  int (*rms_backward)(const RmsRows& rows, const void* x, const void* dy, const void* residual,
+                      void* dx, float* partials, WeightGradient weight, void* stream);
   /// x: [rows, width * inputs_per_output(kind)] -> a: [rows, width].
-  void (*activation_forward)(Activation kind, DType type, std::int64_t rows, std::int64_t width,
-                             const void* x, void* a, void* stream);
+  int (*activation_forward)(Activation kind, DType type, std::int64_t rows, std::int64_t width,
+                            const void* x, void* a, void* stream);
   /// The gradient of x from that of a; dx may be x.
-  void (*activation_backward)(Activation kind, DType type, std::int64_t rows, std::int64_t width,
-                              const void* x, const void* da, void* dx, void* stream);
+  int (*activation_backward)(Activation kind, DType type, std::int64_t rows, std::int64_t width,
+                             const void* x, const void* da, void* dx, void* stream);
   /// Cross entropy of each row.
-  void (*loss)(const LossRows& rows, void* stream);
+  int (*loss)(const LossRows& rows, void* stream);
 
   [[nodiscard]] static const RowKernels& of_host() noexcept;
   /// Throws Error(kRefused) where the build has none.

@@ -4,6 +4,7 @@
 
 #include "models/layers/aten/experts.hpp"
 #include "models/layers/aten/layers.hpp"
+#include "models/layers/aten/row_ops.hpp"
 
 namespace tandem::aten {
 namespace {
@@ -11,9 +12,13 @@ namespace {
 constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kNormFloats = 2;  // of a row: mean and scale
 
-/// Of a row that a norm takes, beside the row.
-std::int64_t norm_bytes(NormKind norm) {
-  return norm == NormKind::kLayer ? kNormFloats * kFloat : 0;
+/// Of a row that a norm takes, beside the row: where it is too wide for one kernel, one around one
+/// is computed from a copy in fp32.
+std::int64_t norm_bytes(NormKind norm, std::int64_t width) {
+  if (norm == NormKind::kLayer || can_norm(width)) {
+    return norm == NormKind::kLayer ? kNormFloats * kFloat : 0;
+  }
+  return kNormFloats * kFloat + (norm == NormKind::kRmsAroundOne ? width * kFloat : 0);
 }
 
 /// Elements of both norms and of attention for each token.
@@ -54,11 +59,17 @@ TokenBytes attention_memory(const BlockShape& shape, const BatchShape& batch) {
   const std::int64_t q = a.heads * a.head_dim;
   const std::int64_t qkv = q + 2 * a.kv_heads * a.head_dim;
   // Behind the norm; q, k and v as attention reads them; the context in rows.
-  TokenBytes bytes{.kept = (shape.hidden + qkv + q) * size + norm_bytes(shape.norm)};
+  TokenBytes bytes{.kept = (shape.hidden + qkv + q) * size + norm_bytes(shape.norm, shape.hidden)};
   if (batch.packed && a.rotary != nullptr) {  // cosines and sines of each token
     bytes.kept += a.rotary->dim() * kFloat;
   }
   (a.norms ? bytes.kept : bytes.forward) += qkv * size;  // what they were made from
+  if (!can_split_heads(a)) {  // by plain operations, in fp32, which keep views of it
+    const std::int64_t turned = a.rotary != nullptr ? q + a.kv_heads * a.head_dim : 0;
+    bytes.kept += a.norms ? 0 : qkv * size;
+    bytes.forward += turned * 2 * kFloat;
+    bytes.backward += turned * 2 * kFloat;
+  }
   // Gradients of q, k and v as attention gives them, and of what they were made from.
   bytes.backward = 2 * qkv * size;
   const bool limited = a.window > 0 && a.window < batch.length;
@@ -66,6 +77,7 @@ TokenBytes attention_memory(const BlockShape& shape, const BatchShape& batch) {
     add_row_blocks(shape, batch, limited ? a.window : 0, bytes);
   } else {
     bytes.kept += a.heads * kFloat;
+    bytes.backward += fused_backward_bytes(batch.rows, batch.length, a);
     if (batch.packed && qkv < 3 * q) {  // copies of keys and values for each head, their gradients
       bytes.kept += 2 * q * size;
       bytes.backward += 2 * q * size;
@@ -78,11 +90,12 @@ TokenBytes mlp_memory(const BlockShape& shape, std::int64_t size) {
   const std::int64_t parts = inputs_per_output(shape.activation);
   const std::int64_t wide = shape.intermediate;
   // The middle of the block, behind the norm, the MLP's input to its activation, what that gives.
-  TokenBytes bytes{.kept = (2 * shape.hidden + (parts + 1) * wide) * size + norm_bytes(shape.norm)};
+  TokenBytes bytes{.kept = (2 * shape.hidden + (parts + 1) * wide) * size +
+                           norm_bytes(shape.norm, shape.hidden)};
   // The gradients of the activation and of its inputs.
   bytes.backward = ((parts + 1) * wide + shape.hidden) * size;
   if (shape.norms_sums) {  // what attention and MLP add, before its norm
-    bytes.kept += 2 * (shape.hidden * size + norm_bytes(shape.norm));
+    bytes.kept += 2 * (shape.hidden * size + norm_bytes(shape.norm, shape.hidden));
   }
   return bytes;
 }

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
-#include <ATen/core/Reduction.h>
 #include <ATen/core/grad_mode.h>
 
 #include "models/layers/aten/row_ops.hpp"
@@ -88,6 +88,33 @@ const std::vector<std::int64_t>& begins_on_host(const at::Tensor& positions) {
   }
   return last.begins;
 }
+
+constexpr std::int64_t kMultiprocessors = 148;                  // of the largest GPU known here
+constexpr std::int64_t kMostPartBytes = std::int64_t{2} << 30;  // of partial sums
+
+/// Partial sums of dq in fp32 that flash attention's backward would have, in bytes of a token.
+std::int64_t part_bytes(std::int64_t rows, const AttentionShape& shape) noexcept {
+  const std::int64_t heads = rows * shape.heads;
+  return (kMultiprocessors + heads - 1) / heads * shape.heads * shape.head_dim * 4;
+}
+bool has_many_parts(std::int64_t rows, std::int64_t length, const AttentionShape& shape) noexcept {
+  return rows * length * part_bytes(rows, shape) > kMostPartBytes;
+}
+
+/// While it lives the library attends by its memory-efficient kernel.
+class OnePartGuard {
+ public:
+  OnePartGuard() { allow_others(false); }
+  ~OnePartGuard() { allow_others(true); }
+  OnePartGuard(const OnePartGuard&) = delete;
+  OnePartGuard& operator=(const OnePartGuard&) = delete;
+
+ private:
+  static void allow_others(bool allowed) {
+    at::globalContext().setSDPUseFlash(allowed);
+    at::globalContext().setSDPUseCuDNN(allowed);
+  }
+};
 
 /// Of packed rows, each document by itself. q: [B, heads, T, D].
 at::Tensor attention_by_documents(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -274,6 +301,14 @@ std::int64_t document_mask_bytes(const BatchShape& batch) noexcept {
                                             static_cast<std::int64_t>(bytes_of(batch.type));
 }
 
+std::int64_t fused_backward_bytes(std::int64_t rows, std::int64_t length,
+                                  const AttentionShape& shape) noexcept {
+  const std::int64_t size = shape.heads * shape.head_dim * 2;
+  const std::int64_t for_each = shape.kv_heads < shape.heads ? 2 * size : 0;
+  // In one part copies of keys and values are kept, too, for each query head.
+  return has_many_parts(rows, length, shape) ? 2 * for_each : for_each + part_bytes(rows, shape);
+}
+
 std::int64_t attention_block_rows() noexcept { return kQueryRows; }
 
 std::int64_t loss_chunk_rows(std::int64_t vocabulary) noexcept {
@@ -408,6 +443,11 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
     context = at::scaled_dot_product_attention(
         q, for_each_head(k, shape.heads), for_each_head(v, shape.heads),
         document_mask(positions, q.scalar_type()), 0.0, /*is_causal=*/false, shape.score_scale());
+  } else if (!q.is_cpu() && has_many_parts(batch, length, shape)) {
+    const OnePartGuard guard;  // that kernel wants as many heads of keys as of queries
+    context = at::scaled_dot_product_attention(q, for_each_head(k, shape.heads),
+                                               for_each_head(v, shape.heads), std::nullopt, 0.0,
+                                               /*is_causal=*/true, shape.score_scale());
   } else {
     context = at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, /*is_causal=*/true,
                                                shape.score_scale(), shape.heads != shape.kv_heads);

@@ -2,9 +2,10 @@
 // our CPU kernels do not reach.
 //
 // The same functions as the fused layers, within rounding. Here is what stays plain autograd
-// (norms, embeddings, adapters, and attention itself), and the loss, whose logits are taken in
-// chunks and never held as a whole; matmuls and what is between them are row_ops.hpp's. Nothing
-// looks at the values of a tensor, so on a GPU the host runs ahead. Compute lane.
+// (embeddings, adapters, attention itself, and norms and heads that are too wide), and the loss,
+// whose logits are taken in chunks and never held as a whole; matmuls and what is between them are
+// row_ops.hpp's. Nothing looks at the values of a tensor, so on a GPU the host runs ahead. Compute
+// lane.
 #pragma once
 
 #include <cstdint>
@@ -59,6 +60,13 @@ void take_always(bool always) noexcept;
 
 /// Of the mask that packed rows share, in all layers of a micro-batch.
 [[nodiscard]] std::int64_t document_mask_bytes(const BatchShape& batch) noexcept;
+
+/// What the library's fused attention takes in its backward beside the gradients, for a token: a
+/// partial sum of the queries' gradient in fp32 for each of as many parts as multiprocessors need,
+/// since they are added in one order, and the gradients of keys and values for each query head.
+/// Where the parts would take too much, causal rows go by the library's kernel that has one part.
+[[nodiscard]] std::int64_t fused_backward_bytes(std::int64_t rows, std::int64_t length,
+                                                const AttentionShape& shape) noexcept;
 
 /// Queries whose scores are held at a time where windows, sinks or dropout ask for that.
 [[nodiscard]] std::int64_t attention_block_rows() noexcept;

@@ -10,6 +10,7 @@
 #include "models/layers/aten/layers.hpp"
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem::aten {
 namespace {
@@ -25,6 +26,14 @@ void* stream_of(const at::Tensor& x) {
   }
   const c10::impl::VirtualGuardImpl device(x.device().type());
   return device.getStreamNativeHandle(device.getStream(x.device()));
+}
+
+void launched(int status, const char* what) {
+  if (status != 0) {
+    throw failure(ExitCode::kFailure, "device",
+                  "kernel \"{}\" cannot be launched: status {} of CUDA; restart the rank", what,
+                  status);
+  }
 }
 
 /// c = a b, or c += a b.
@@ -51,7 +60,7 @@ class Linear final : public FusedOp {
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor& x = inputs[0];
-    if (keep) {
+    if (keep && weight_.wants_gradient()) {
       x_ = x.detach();
     }
     const at::Tensor w = weight_.value();
@@ -73,7 +82,7 @@ class Linear final : public FusedOp {
     for (Weight* part : bias_.parts()) {
       const std::int64_t width = part->value.numel();
       if (part->wants_grad) {
-        give(dy.narrow(1, begin, width).sum(0), part->grad, part->grad_written);
+        give(dy.narrow(1, begin, width).sum(0, false, at::kFloat), part->grad, part->grad_written);
         part->grad_written = true;
       }
       begin += width;
@@ -109,7 +118,8 @@ class Rms final : public FusedOp {
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor x = inputs[0].contiguous();
     const at::Tensor y = at::empty_like(x);
-    kernels_for(x).rms_forward(rows_of(x), x.const_data_ptr(), y.data_ptr(), stream_of(x));
+    launched(kernels_for(x).rms_forward(rows_of(x), x.const_data_ptr(), y.data_ptr(), stream_of(x)),
+             "rms forward");
     if (keep) {
       x_ = x.detach();
     }
@@ -124,9 +134,11 @@ class Rms final : public FusedOp {
     const at::Tensor past = gradients[1].defined() ? gradients[1].contiguous() : at::Tensor();
     const at::Tensor dx = at::empty_like(x_);
     const at::Tensor partials = partial_sums(dy, dy.size(-1));
-    kernels_for(dy).rms_backward(rows_of(x_), x_.const_data_ptr(), dy.const_data_ptr(),
-                                 past.defined() ? past.const_data_ptr() : nullptr, dx.data_ptr(),
-                                 partials.data_ptr<float>(), gradient_of(weight_), stream_of(dy));
+    launched(kernels_for(dy).rms_backward(rows_of(x_), x_.const_data_ptr(), dy.const_data_ptr(),
+                                          past.defined() ? past.const_data_ptr() : nullptr,
+                                          dx.data_ptr(), partials.data_ptr<float>(),
+                                          gradient_of(weight_), stream_of(dy)),
+             "rms backward");
     x_.reset();
     return {dx};
   }
@@ -162,8 +174,9 @@ class Heads final : public FusedOp {
     };
     const Tensors all = {heads(shape_.heads), heads(shape_.kv_heads), heads(shape_.kv_heads)};
     const HeadRows rows = rows_of(qkv);
-    kernels_for(qkv).heads_forward(rows, qkv.const_data_ptr(), all[0].data_ptr(), all[1].data_ptr(),
-                                   all[2].data_ptr(), stream_of(qkv));
+    launched(kernels_for(qkv).heads_forward(rows, qkv.const_data_ptr(), all[0].data_ptr(),
+                                            all[1].data_ptr(), all[2].data_ptr(), stream_of(qkv)),
+             "heads forward");
     if (keep && has_norms()) {
       qkv_ = qkv.detach();
     }
@@ -177,11 +190,12 @@ class Heads final : public FusedOp {
     const at::Tensor dqkv = at::empty(
         {dq.size(0), (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim}, dq.options());
     const at::Tensor partials = has_norms() ? partial_sums(dq, 2 * shape_.head_dim) : at::Tensor();
-    kernels_for(dq).heads_backward(
-        rows_of(dq), qkv_.defined() ? qkv_.const_data_ptr() : nullptr,
-        {dq.const_data_ptr(), dk.const_data_ptr(), dv.const_data_ptr()}, dqkv.data_ptr(),
-        has_norms() ? partials.data_ptr<float>() : nullptr, gradient_of(weights_.q_norm),
-        gradient_of(weights_.k_norm), stream_of(dq));
+    launched(kernels_for(dq).heads_backward(
+                 rows_of(dq), qkv_.defined() ? qkv_.const_data_ptr() : nullptr,
+                 {dq.const_data_ptr(), dk.const_data_ptr(), dv.const_data_ptr()}, dqkv.data_ptr(),
+                 has_norms() ? partials.data_ptr<float>() : nullptr, gradient_of(weights_.q_norm),
+                 gradient_of(weights_.k_norm), stream_of(dq)),
+             "heads backward");
     return {dqkv};
   }
 
@@ -202,6 +216,9 @@ class Heads final : public FusedOp {
       rows.k_norm = weights_.k_norm.value().const_data_ptr();
     }
     if (cosine_.defined()) {
+      TANDEM_CHECK(
+          cosine_.is_contiguous() && sine_.is_contiguous() && like.size(0) % cosine_.size(0) == 0,
+          "tables have a row for each token, or for each place in a row");
       rows.length = cosine_.size(0);
       rows.rotary = 2 * cosine_.size(1);
       rows.cosine = static_cast<const float*>(cosine_.const_data_ptr());
@@ -225,8 +242,10 @@ class Activated final : public FusedOp {
     std::vector<std::int64_t> sizes = x.sizes().vec();
     sizes.back() /= inputs_per_output(kind_);
     const at::Tensor a = at::empty(sizes, x.options());
-    kernels_for(x).activation_forward(kind_, dtype_of(x), a.numel() / a.size(-1), a.size(-1),
-                                      x.const_data_ptr(), a.data_ptr(), stream_of(x));
+    launched(
+        kernels_for(x).activation_forward(kind_, dtype_of(x), a.numel() / a.size(-1), a.size(-1),
+                                          x.const_data_ptr(), a.data_ptr(), stream_of(x)),
+        "activation forward");
     if (keep) {
       x_ = x.detach();
     }
@@ -251,12 +270,14 @@ at::Tensor linear(const at::Tensor& x, const JoinedWeights& weight, const Joined
   return run_fused(c10::make_intrusive<Linear>(weight, bias, input_major), {x}).front();
 }
 
+bool can_norm(std::int64_t width) { return width <= RowKernels::kMostNormWidth; }
+
 Normed norm(NormKind kind, double eps, const at::Tensor& x, const JoinedWeights& weight,
             const JoinedWeights& bias) {
   const auto value_of = [](const JoinedWeights& one) {
     return one.empty() ? at::Tensor() : one.parts().front()->value;
   };
-  if (kind == NormKind::kLayer || x.size(-1) > RowKernels::kMostNormWidth) {
+  if (kind == NormKind::kLayer || !can_norm(x.size(-1))) {
     return {plain_norm(kind, eps, x, value_of(weight), value_of(bias)), x};
   }
   const Tensors all =
@@ -283,9 +304,10 @@ at::Tensor activation(Activation kind, const at::Tensor& x) {
 at::Tensor activation_gradient(Activation kind, const at::Tensor& x, const at::Tensor& of_a) {
   const at::Tensor da = of_a.contiguous();
   const at::Tensor dx = at::empty_like(x);
-  kernels_for(da).activation_backward(kind, dtype_of(da), da.numel() / da.size(-1), da.size(-1),
-                                      x.const_data_ptr(), da.const_data_ptr(), dx.data_ptr(),
-                                      stream_of(da));
+  launched(kernels_for(da).activation_backward(kind, dtype_of(da), da.numel() / da.size(-1),
+                                               da.size(-1), x.const_data_ptr(), da.const_data_ptr(),
+                                               dx.data_ptr(), stream_of(da)),
+           "activation backward");
   return dx;
 }
 
@@ -293,16 +315,18 @@ at::Tensor losses_of_rows(const at::Tensor& logits, const at::Tensor& labels, st
                           const at::Tensor& scale) {
   TANDEM_CHECK(logits.is_contiguous() && labels.is_contiguous(), "rows lie side by side");
   const at::Tensor losses = at::empty({logits.size(0)}, logits.options().dtype(at::kFloat));
-  kernels_for(logits).loss(
-      {.type = dtype_of(logits),
-       .rows = logits.size(0),
-       .width = logits.size(1),
-       .logits = logits.data_ptr(),
-       .labels = static_cast<const std::int64_t*>(labels.const_data_ptr()),
-       .ignored = ignored,
-       .scale = scale.defined() ? static_cast<const float*>(scale.const_data_ptr()) : nullptr,
-       .losses = losses.data_ptr<float>()},
-      stream_of(logits));
+  launched(
+      kernels_for(logits).loss(
+          {.type = dtype_of(logits),
+           .rows = logits.size(0),
+           .width = logits.size(1),
+           .logits = logits.data_ptr(),
+           .labels = static_cast<const std::int64_t*>(labels.const_data_ptr()),
+           .ignored = ignored,
+           .scale = scale.defined() ? static_cast<const float*>(scale.const_data_ptr()) : nullptr,
+           .losses = losses.data_ptr<float>()},
+          stream_of(logits)),
+      "loss");
   return losses;
 }
 

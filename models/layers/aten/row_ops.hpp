@@ -26,6 +26,7 @@ namespace tandem::aten {
 struct Normed {
   at::Tensor y, x;
 };
+[[nodiscard]] bool can_norm(std::int64_t width);  // by that kernel
 [[nodiscard]] Normed norm(NormKind kind, double eps, const at::Tensor& x,
                           const JoinedWeights& weight, const JoinedWeights& bias);
 

@@ -191,7 +191,9 @@ constexpr NormCase kNormCases[] = {
     {1, 8}, {700, 64}, {33, 77}, {1500, 1024}, {5, RowKernels::kMostNormWidth}};
 
 /// `past`: something goes past the norm, whose weights are around one and have a gradient already.
+/// The weights begin at no multiple of 16 bytes, as they may in a unit's block.
 void check_norms(OnGpu* gpu, const NormCase& c, at::ScalarType type, bool past) {
+  constexpr std::int64_t kBefore = 3;
   const auto rows = [&](std::uint64_t seed) { return random({c.rows, c.width}, seed).to(type); };
   const at::Tensor x = rows(1);
   const at::Tensor dy = rows(2);
@@ -206,7 +208,8 @@ void check_norms(OnGpu* gpu, const NormCase& c, at::ScalarType type, bool past) 
   const at::Tensor none;
   expect_outcome(
       gpu,
-      {x, weight, unwritten(x.sizes(), type), dy, residual, unwritten(x.sizes(), type),
+      {x, at::cat({at::zeros({kBefore}, weight.options()), weight}), unwritten(x.sizes(), type), dy,
+       residual, unwritten(x.sizes(), type),
        unwritten({RowKernels::kPartials, c.width}, at::kFloat), there},
       {none, none, y, none, none, past ? input.grad() + residual.to(at::kDouble) : input.grad(),
        none, past ? w.grad() + weight.to(at::kDouble) : w.grad()},
@@ -217,7 +220,8 @@ void check_norms(OnGpu* gpu, const NormCase& c, at::ScalarType type, bool past) 
                             .width = c.width,
                             .eps = 1e-6F,
                             .offset = past ? 1.0F : 0.0F,
-                            .weight = at[1]};
+                            .weight = static_cast<std::byte*>(at[1]) +
+                                      kBefore * static_cast<std::int64_t>(bytes_of(dtype_of(x)))};
         kernels.rms_forward(shape, at[0], at[2], stream);
         kernels.rms_backward(shape, at[0], at[3], at[4], at[5], static_cast<float*>(at[6]),
                              {.to = at[7], .type = shape.type, .add = past}, stream);

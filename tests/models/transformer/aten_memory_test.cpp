@@ -1,6 +1,5 @@
-// What the plain layers hold beside the memory plan's figures, counted by ATen's allocator. On the
-// CPU LayerNorm and attention are fused as they are on a GPU (RMSNorm is not, and keeps more
-// there), so blocks with it are compared.
+// What the layers of a device hold beside the memory plan's figures, counted by ATen's allocator on
+// the CPU, where attention is fused as it is on a GPU.
 #include "models/transformer/aten_memory.hpp"
 
 #include <memory>
@@ -60,26 +59,20 @@ void expect_near_above(std::int64_t planned, std::int64_t held, const char* what
 
 TEST_F(AtenMemory, OfABlockIsWhatThePlanCounts) {
   struct Case {
-    bool turns, drops, packed;
+    bool turns, drops, packed, rms;
   };
   for (const Activation activation : {Activation::kGeluTanh, Activation::kSwiGlu}) {
     // With dropout, attention keeps the probabilities of its row blocks.
-    for (const auto& [turns, drops, packed] : {Case{false, false, false},
-                                               {true, false, false},
-                                               {true, true, false},
-                                               {true, false, true}}) {
+    for (const auto& [turns, drops, packed, rms] : {Case{false, false, false, false},
+                                                    {true, false, false, false},
+                                                    {true, true, false, false},
+                                                    {true, false, true, false},
+                                                    {true, false, false, true}}) {
       BlockShape shape{.hidden = 192,
                        .intermediate = 512,
                        .norm = NormKind::kLayer,
                        .attention = {.heads = 6, .kv_heads = 6, .head_dim = 32},
                        .activation = activation};
-      if (drops) {
-        shape.dropout.rates = {.attention = 0.1, .residual = 0.1};
-      }
-      if (turns) {
-        shape.attention.rotary =
-            std::make_shared<RotaryTable>(RotaryScaling{.theta = 1e4, .dim = 32});
-      }
       BlockNames names{.attention_norm = {"a", "ab"},
                        .qkv = {"qkv"},
                        .qkv_bias = {},
@@ -91,6 +84,20 @@ TEST_F(AtenMemory, OfABlockIsWhatThePlanCounts) {
                        .up_bias = {},
                        .down = {"down"},
                        .down_bias = {}};
+      if (rms) {  // with norms of q and k
+        shape.norm = NormKind::kRms;
+        shape.attention.norms = true;
+        names.attention_norm = {"a"};
+        names.mlp_norm = {"m"};
+        names.qk_norm = {"qn", "kn"};
+      }
+      if (drops) {
+        shape.dropout.rates = {.attention = 0.1, .residual = 0.1};
+      }
+      if (turns) {
+        shape.attention.rotary =
+            std::make_shared<RotaryTable>(RotaryScaling{.theta = 1e4, .dim = 32});
+      }
       const BatchShape batch{.rows = 2, .length = 256, .accelerator = true, .packed = packed};
       const ActivationBytes planned = block_activations(shape, batch);
       std::vector<Weight> weights =
@@ -112,6 +119,7 @@ TEST_F(AtenMemory, OfABlockIsWhatThePlanCounts) {
       counting_.peak = empty;
       at::Tensor output = block->forward(context, input);
       SCOPED_TRACE(turns ? "rotated" : "not rotated");
+      SCOPED_TRACE(rms ? "rms" : "layer norm");
       SCOPED_TRACE(drops ? "dropped" : "not dropped");
       SCOPED_TRACE(static_cast<int>(activation));
       expect_near_above(planned.output + planned.kept, counting_.live - empty, "kept");
