@@ -1,9 +1,8 @@
 // models/transformer/aten_memory.hpp — what the layers of layers.hpp hold on an accelerator, for
 // the memory plan.
 //
-// Counted from what autograd saves of each operation, in the order in which layers.cpp calls them;
-// LibTorch's kernels there are taken to be the fused ones (RMSNorm, attention by blocks). Pure: any
-// thread.
+// Counted from what each node of row_ops.hpp keeps, and autograd of the operations between them;
+// LibTorch's attention is taken to be a fused one. Pure: any thread.
 #pragma once
 
 #include <cstdint>
