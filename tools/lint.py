@@ -86,9 +86,11 @@ def translation_units(names, known):
 
 
 def compiled_files(database):
-    """The sources that can be looked at: those of the build whose precompiled header is there."""
+    """The sources that can be looked at: those of the build whose precompiled header is there, and which clang compiles."""
     found = set()
     for entry in json.loads(database.read_text(encoding="utf-8")):
+        if entry["file"].endswith(".cu"):
+            continue
         header = re.search(r"-include-pch -Xclang (\S+)", entry["command"])
         if Path(entry["file"]).is_file() and (header is None or Path(header[1]).is_file()):
             found.add(os.path.relpath(entry["file"], ROOT))
