@@ -39,6 +39,20 @@ if(TANDEM_HAVE_CUDA)
   endif()
 endif()
 
+# tandem_kernels(LAYER ELSE source KERNELS sources...): a layer's kernels, or without a CUDA toolkit the source that says so
+# behind the same header.
+function(tandem_kernels layer)
+  cmake_parse_arguments(arg "" "ELSE" "KERNELS" ${ARGN})
+  if(TANDEM_HAVE_CUDA)
+    tandem_cuda_library(${layer}_device ${arg_KERNELS})
+  else()
+    add_library(tandem_${layer}_device STATIC ${arg_ELSE})
+    target_include_directories(tandem_${layer}_device PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+    target_link_libraries(tandem_${layer}_device PUBLIC fmt::fmt)
+  endif()
+  target_link_libraries(tandem_${layer} PUBLIC tandem_${layer}_device)
+endfunction()
+
 # tandem_cuda_library(NAME sources...): a static library tandem_NAME of .cu files, and of .cpp files that call CUDA. The
 # project's own compile options are clang's and would reach nvcc through the directory, so .cu files get only the few they
 # need. tools/gpu_kernels.py calls nvcc: a kernel that spills does not compile.

@@ -59,8 +59,12 @@ struct F16 {
 #endif
 };
 
+/// For calls of either side.
+#ifdef __CUDACC__
+#pragma nv_exec_check_disable
+#endif
 template <class Call>
-void with_type(DType type, Call call) {
+TANDEM_ROWS void with_type(DType type, Call call) {
   switch (type) {
     case DType::kF32:
       return call(F32());

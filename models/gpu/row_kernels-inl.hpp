@@ -17,19 +17,11 @@ namespace tandem::rows {
 
 /// Element i of a weight's gradient.
 TANDEM_ROWS void give(const WeightGradient& gradient, std::int64_t i, float sum) {
-  const auto write = [&](auto type) {
+  with_type(gradient.type, [&](auto type) {
     using Type = decltype(type);
     auto* to = static_cast<typename Type::Stored*>(gradient.to) + i;
     *to = Type::store(gradient.add ? Type::load(*to) + sum : sum);
-  };
-  switch (gradient.type) {
-    case DType::kF32:
-      return write(F32());
-    case DType::kBF16:
-      return write(Bf16());
-    case DType::kF16:
-      return write(F16());
-  }
+  });
 }
 
 // ---- norms ----
@@ -163,15 +155,23 @@ struct Heads {
     }
   }
 
-  /// Gradients of a pair behind the rotation, as they are before it.
-  TANDEM_ROWS void turn_back(const Stored* dy, std::int64_t angle, std::int64_t i, float& da,
-                             float& db) const {
-    const float c = s.cosine[angle + i];
-    const float d = s.sine[angle + i];
-    const float first = Type::load(dy[i]);
-    const float second = Type::load(dy[s.rotary / 2 + i]);
-    da = first * c + second * d;
-    db = second * c - first * d;
+  /// call(i, du) for this thread's elements of a head: the gradient behind the rotation as it is
+  /// before it.
+  template <class Group, class Call>
+  TANDEM_ROWS void for_gradients(const Stored* dy, std::int64_t angle, Group group,
+                                 Call call) const {
+    const std::int64_t half = s.rotary / 2;
+    for (std::int64_t i = group.first(); i < half; i += group.size()) {
+      const float c = s.cosine[angle + i];
+      const float d = s.sine[angle + i];
+      const float first = Type::load(dy[i]);
+      const float second = Type::load(dy[half + i]);
+      call(i, first * c + second * d);
+      call(half + i, second * c - first * d);
+    }
+    for (std::int64_t i = s.rotary + group.first(); i < s.head_dim; i += group.size()) {
+      call(i, Type::load(dy[i]));
+    }
   }
 
   /// `sums`: [head_dim] of this group's threads, each of which adds to its own elements; null
@@ -195,44 +195,23 @@ struct Heads {
     }
     const Stored* norm = norm_of(head);
     float* const sums = is_q(head) ? q_sums : k_sums;
-    const std::int64_t half = s.rotary / 2;
-    const std::int64_t angle = row % s.length * half;
+    const std::int64_t angle = row % s.length * (s.rotary / 2);
     float inverse = 1.0F;
     float mean = 0;  // of the normed elements times their gradients
     if (norm != nullptr) {
       inverse = inverse_rms(x, group);
       float products = 0;
-      const auto add = [&](std::int64_t i, float du) {
+      for_gradients(dy, angle, group, [&](std::int64_t i, float du) {
         const float normed = Type::load(x[i]) * inverse;
         sums[i] += du * normed;
         products += du * weight(norm, i) * normed;
-      };
-      for (std::int64_t i = group.first(); i < half; i += group.size()) {
-        float da = 0;
-        float db = 0;
-        turn_back(dy, angle, i, da, db);
-        add(i, da);
-        add(half + i, db);
-      }
-      for (std::int64_t i = s.rotary + group.first(); i < s.head_dim; i += group.size()) {
-        add(i, Type::load(dy[i]));
-      }
+      });
       mean = group.sum(products) / static_cast<float>(s.head_dim);
     }
-    const auto write = [&](std::int64_t i, float du) {
+    for_gradients(dy, angle, group, [&](std::int64_t i, float du) {
       const float normed = norm == nullptr ? 0 : Type::load(x[i]) * inverse;
       dx[i] = Type::store(inverse * (du * weight(norm, i) - normed * mean));
-    };
-    for (std::int64_t i = group.first(); i < half; i += group.size()) {
-      float da = 0;
-      float db = 0;
-      turn_back(dy, angle, i, da, db);
-      write(i, da);
-      write(half + i, db);
-    }
-    for (std::int64_t i = s.rotary + group.first(); i < s.head_dim; i += group.size()) {
-      write(i, Type::load(dy[i]));
-    }
+    });
   }
 };
 

@@ -33,6 +33,13 @@ at::Tensor joined(const std::vector<Weight*>& parts, at::Tensor Weight::* member
 
 }  // namespace
 
+void write_gradient(Weight& weight, const at::Tensor& sums) {
+  if (weight.wants_grad) {
+    (void)(weight.grad_written ? weight.grad.add_(sums) : weight.grad.copy_(sums));
+    weight.grad_written = true;
+  }
+}
+
 bool JoinedWeights::wants_gradient() const {
   return std::ranges::any_of(parts_, &Weight::wants_grad);
 }

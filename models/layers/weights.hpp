@@ -19,6 +19,9 @@
 
 namespace tandem {
 
+/// gradient = or += `sums`, by the weights' contract; nothing where it is not wanted.
+void write_gradient(Weight& weight, const at::Tensor& sums);
+
 /// One or more adjacent parameters of equal trailing extents, as one along their first dimension.
 class JoinedWeights {
  public:

@@ -10,10 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine.hpp"
-#include "models/causal_lm.hpp"
-#include "models/data/memory_records.hpp"
-#include "models/data/token_dataset.hpp"
-#include "models/pretrained.hpp"
+#include "tests/models/small_models.hpp"
 #include "tests/support/io_support.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -54,25 +51,14 @@ Model model_of(const Kind& kind) {
                        "max_position_embeddings": 64, "initializer_range": 0.2}})",
                   kind.config),
       "config.json");
-  Model model = make_causal_lm(config, {}, 5);
-  model.source = random_weights(config, 1);
-  return model;
+  return test::small_model(config);
 }
 
 /// Of unequal length, so that boundaries of micro-batches have other sizes.
 std::shared_ptr<const Dataset> texts(bool packed) {
-  const auto records = std::make_shared<MemoryRecords>();
-  for (std::int32_t i = 0; i < 16; ++i) {
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(2 + (i * 19 + 7) % 41));
-    std::vector<std::uint8_t> learnt(ids.size(), 1);
-    for (std::size_t t = 0; t < ids.size(); ++t) {
-      ids[t] = static_cast<std::int32_t>((t * t + t * static_cast<std::size_t>(i) * 5) % 66) + 1;
-    }
-    records->add(ids, learnt);
-  }
-  return packed ? std::make_shared<const TokenDataset>(
-                      records, 0, PackingOptions{.kind = Packing::kBfd, .room = 54, .seed = 3})
-                : std::make_shared<const TokenDataset>(records, 0);
+  return test::small_texts(
+      16, 67, packed ? 54 : 0, [](std::int32_t i) { return 2 + (i * 19 + 7) % 41; },
+      test::learns_all);
 }
 
 /// Where boundaries are kept: on the device or in host memory, beside a simulated device or not.

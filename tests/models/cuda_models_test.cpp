@@ -13,11 +13,8 @@
 
 #include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
-#include "models/causal_lm.hpp"
-#include "models/data/memory_records.hpp"
-#include "models/data/token_dataset.hpp"
 #include "models/layers/aten/layers.hpp"
-#include "models/pretrained.hpp"
+#include "tests/models/small_models.hpp"
 
 namespace tandem {
 namespace {
@@ -71,24 +68,13 @@ Model model_of(const Kind& kind) {
                        "max_position_embeddings": 512, "initializer_range": 0.05}})",
                   kind.config),
       "config.json");
-  Model model = make_causal_lm(config, {}, 5);
-  model.source = random_weights(config, 1);
-  return model;
+  return test::small_model(config);
 }
 
 std::shared_ptr<const Dataset> texts(bool packed) {
-  const auto records = std::make_shared<MemoryRecords>();
-  for (std::int32_t i = 0; i < 16; ++i) {
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(60 + (i * 19 + 7) % 41 * 8));
-    const std::vector<std::uint8_t> learnt(ids.size(), 1);
-    for (std::size_t t = 0; t < ids.size(); ++t) {
-      ids[t] = static_cast<std::int32_t>((t * t + t * static_cast<std::size_t>(i) * 5) % 511) + 1;
-    }
-    records->add(ids, learnt);
-  }
-  return packed ? std::make_shared<const TokenDataset>(
-                      records, 0, PackingOptions{.kind = Packing::kBfd, .room = 512, .seed = 3})
-                : std::make_shared<const TokenDataset>(records, 0);
+  return test::small_texts(
+      16, 512, packed ? 512 : 0, [](std::int32_t i) { return 60 + (i * 19 + 7) % 41 * 8; },
+      test::learns_all);
 }
 
 struct Way {

@@ -20,12 +20,9 @@
 
 #include "engine/engine.hpp"
 #include "engine/types/row_sharing.hpp"
-#include "models/causal_lm.hpp"
-#include "models/data/memory_records.hpp"
-#include "models/data/token_dataset.hpp"
 #include "models/io/random_init.hpp"
 #include "models/layers/aten/layers.hpp"
-#include "models/pretrained.hpp"
+#include "tests/models/small_models.hpp"
 #include "tests/support/io_support.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/support/throws_error.hpp"
@@ -75,19 +72,11 @@ HfConfig config_of(const Kind& kind) {
 
 /// Texts of unequal length, the longest of 42 tokens, of which no group of 4 has equal parts.
 std::shared_ptr<const Dataset> texts(bool packed) {
-  const auto records = std::make_shared<MemoryRecords>();
-  for (std::int32_t i = 0; i < 24; ++i) {
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(1 + (i * 19 + 7) % 42));
-    std::vector<std::uint8_t> learnt(ids.size());
-    for (std::size_t t = 0; t < ids.size(); ++t) {
-      ids[t] = static_cast<std::int32_t>((t * t + t * static_cast<std::size_t>(i) * 5) % 66) + 1;
-      learnt[t] = t > ids.size() / 3 && (i % 5 != 0 || t + 2 < ids.size()) ? 1 : 0;
-    }
-    records->add(ids, learnt);
-  }
-  return packed ? std::make_shared<const TokenDataset>(
-                      records, 0, PackingOptions{.kind = Packing::kBfd, .room = 54, .seed = 3})
-                : std::make_shared<const TokenDataset>(records, 0);
+  return test::small_texts(
+      24, 67, packed ? 54 : 0, [](std::int32_t i) { return 1 + (i * 19 + 7) % 42; },
+      [](std::int32_t i, std::size_t t, std::size_t length) {
+        return t > length / 3 && (i % 5 != 0 || t + 2 < length);
+      });
 }
 
 struct Shares {
@@ -147,15 +136,9 @@ Trained trained(Engine& engine, const Shares& run, int steps) {
   return all;
 }
 
-Model model_of(const HfConfig& config) {
-  Model model = make_causal_lm(config, {}, 5);
-  model.source = random_weights(config, 1);
-  return model;
-}
-
 Trained train(const HfConfig& config, const Shares& run, int steps = 3) {
   const auto all = on_ranks(run.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
-    Engine engine = engine_of(model_of(config), run, ranks);
+    Engine engine = engine_of(test::small_model(config), run, ranks);
     return trained(engine, run, steps);
   });
   for (const Trained& one : all) {
@@ -298,7 +281,7 @@ TEST(SharedRows, WithBlocksBitsDependOnNothingElse) {
 /// As the checkpoint "two" in the folder.
 void save_after_two_steps(const HfConfig& config, const Shares& run, const test::TempDir& folder) {
   on_ranks(run.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
-    Engine engine = engine_of(model_of(config), run, ranks);
+    Engine engine = engine_of(test::small_model(config), run, ranks);
     (void)engine.train_step();
     (void)engine.train_step();
     engine.save_checkpoint(folder.path(), "two");
@@ -314,7 +297,7 @@ TEST(SharedRows, WithBlocksARunGoesOnInGroupsOfAnotherSizeAsIfNothingWas) {
   for (const Shares& then :
        {Shares{.blocks = kBlocks}, Shares{.ranks = 2, .sharers = 2, .blocks = kBlocks}}) {
     const auto all = on_ranks(then.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
-      Engine engine = engine_of(model_of(config), then, ranks);
+      Engine engine = engine_of(test::small_model(config), then, ranks);
       engine.load_checkpoint(folder.path(), "two");
       (void)engine.train_step();
       (void)engine.train_step();
@@ -377,7 +360,7 @@ TEST(SharedRows, ARunGoesOnInGroupsOfAnotherSize) {
        {Shares{}, Shares{.ranks = 4, .sharers = 2}, Shares{.ranks = 2, .sharers = 1}}) {
     SCOPED_TRACE(fmt::format("{} ranks, {} share rows", then.ranks, then.sharers));
     const auto losses = on_ranks(then.ranks, [&](const std::shared_ptr<Communicator>& ranks) {
-      Engine engine = engine_of(model_of(config), then, ranks);
+      Engine engine = engine_of(test::small_model(config), then, ranks);
       engine.load_checkpoint(folder.path(), "two");
       std::vector<double> of_steps;
       of_steps.push_back(engine.train_step()->loss);
@@ -460,8 +443,8 @@ TEST(SharedRows, RanksOfAGroupThatHoldOtherBatchesAreRefused) {
   for (const bool longer : {false, true}) {
     const std::string said = error_text([&] {
       on_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) {
-        Engine engine =
-            engine_of(model_of(config), {.ranks = 2, .sharers = 2, .micro_batches = 1}, ranks);
+        Engine engine = engine_of(test::small_model(config),
+                                  {.ranks = 2, .sharers = 2, .micro_batches = 1}, ranks);
         const std::int64_t length = longer ? 8 + ranks->rank() : 8;
         const at::Tensor tokens = at::arange(1, 1 + length).add(longer ? 0 : ranks->rank());
         const Batch batch{.inputs = tokens.view({1, -1}), .labels = tokens.view({1, -1})};

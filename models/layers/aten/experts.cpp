@@ -75,28 +75,17 @@ struct Matrices {
   /// From the gradient of value(), fp32.
   void write_gradient(const at::Tensor& sums) const {
     if (stacked) {
-      return write(*parts[0][0], sums);
+      return tandem::write_gradient(*parts[0][0], sums);
     }
     for (std::size_t e = 0; e < parts.size(); ++e) {
       std::int64_t column = 0;
       for (Weight* part : parts[e]) {
         const std::int64_t columns = part->value.size(0);
-        write(*part, sums.select(0, static_cast<std::int64_t>(e)).narrow(1, column, columns).t());
+        tandem::write_gradient(
+            *part, sums.select(0, static_cast<std::int64_t>(e)).narrow(1, column, columns).t());
         column += columns;
       }
     }
-  }
-
-  static void write(Weight& weight, const at::Tensor& sums) {
-    if (!weight.wants_grad) {
-      return;
-    }
-    if (weight.grad_written) {
-      weight.grad.add_(sums);
-    } else {
-      weight.grad.copy_(sums);
-    }
-    weight.grad_written = true;
   }
 };
 
@@ -198,7 +187,7 @@ class BlockExperts final : public FusedOp {
     if (m.bias != nullptr) {
       const at::Tensor of_blocks =
           counted.to(at::kFloat).view({blocks_.count, blocks_.rows, -1}).sum(1);
-      Matrices::write(*m.bias, at::mm(belongs, of_blocks));
+      tandem::write_gradient(*m.bias, at::mm(belongs, of_blocks));
     }
   }
 

@@ -246,13 +246,7 @@ class ChunkedLoss final : public FusedOp {
     const at::Tensor& given = gradients[0];
     const at::Tensor scale = late_.defined() ? given * late_ : given;
     if (weight_.wants_grad) {
-      const at::Tensor dw = std::exchange(dw_, at::Tensor()).mul_(scale);
-      if (weight_.grad_written) {
-        weight_.grad.add_(dw);
-      } else {
-        weight_.grad.copy_(dw);
-      }
-      weight_.grad_written = true;
+      write_gradient(weight_, std::exchange(dw_, at::Tensor()).mul_(scale));
     }
     return {(dh_ * scale).to(dh_.scalar_type())};
   }

@@ -49,10 +49,6 @@ void matmul_into(const Matmul& p) {
   }
 }
 
-void give(const at::Tensor& sums, const at::Tensor& gradient, bool add) {
-  (void)(add ? gradient.add_(sums) : gradient.copy_(sums));
-}
-
 class Linear final : public FusedOp {
  public:
   Linear(JoinedWeights weight, JoinedWeights bias, bool input_major)
@@ -82,8 +78,7 @@ class Linear final : public FusedOp {
     for (Weight* part : bias_.parts()) {
       const std::int64_t width = part->value.numel();
       if (part->wants_grad) {
-        give(dy.narrow(1, begin, width).sum(0, false, at::kFloat), part->grad, part->grad_written);
-        part->grad_written = true;
+        write_gradient(*part, dy.narrow(1, begin, width).sum(0, false, at::kFloat));
       }
       begin += width;
     }
