@@ -35,8 +35,8 @@ struct DiskRates {
   [[nodiscard]] double seconds(double bytes_read, double bytes_written) const;
 };
 
-/// Measured here and now, in a file of about that size, which is gone afterwards; `slice`: the
-/// sizes of a slice's arrays.
+/// Measured here and now beside a thread that computes, in a file of about that size, which is gone
+/// afterwards; `slice`: the sizes of a slice's arrays.
 [[nodiscard]] DiskRates measure_disk_rates(const NvmeOptions& options, FileIo::Backend backend,
                                            const StateSizes& slice, std::size_t bytes);
 
