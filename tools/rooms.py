@@ -51,7 +51,7 @@ MAY_INCLUDE = {
     "engine/model": ["engine/data", "engine/types"],
     "engine/metrics": ["engine/config", "engine/types"],
     "engine/distributed": ["engine/types"],
-    "engine/exchange": ["engine/distributed", "engine/types"],
+    "engine/exchange": ["engine/device", "engine/distributed", "engine/types"],
     "engine/layout": ["engine/config", "engine/types"],
     "engine/scaling": ["engine/distributed"],
     "engine/device": ["engine/distributed", "engine/types"],

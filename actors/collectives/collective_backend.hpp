@@ -90,6 +90,8 @@ struct AllToAllArguments {
   const std::byte* from = nullptr;  // world * bytes
   std::byte* into = nullptr;        // world * bytes, not overlapping
   std::size_t bytes = 0;            // of a piece
+  // Both are device memory, also of another library, and in use until then; null: as elsewhere.
+  const DeviceEvent* in_use_until = nullptr;
 };
 
 class CollectiveBackend {

@@ -307,7 +307,10 @@ Task<> StagedBackend::broadcast(BroadcastArguments a) {
 Task<> StagedBackend::all_to_all(AllToAllArguments a) {
   TANDEM_CHECK(is_on_device(a.from) == is_on_device(a.into),
                "both operands of an all-to-all lie on one side");
-  if (!is_on_device(a.from)) {
+  if (a.in_use_until != nullptr) {
+    gathers_.to_host.wait(*a.in_use_until);
+    gathers_.to_device.wait(*a.in_use_until);
+  } else if (!is_on_device(a.from)) {
     co_await inner_->all_to_all(a);
     co_return;
   }

@@ -87,7 +87,7 @@ class StagedBackend final : public CollectiveBackend {
   /// Both operands on one side.
   Task<> exchange(ExchangeArguments arguments) override;
   Task<> broadcast(BroadcastArguments arguments) override;
-  /// Both operands on one side.
+  /// Both operands on one side, which in_use_until says where the memory is another library's.
   Task<> all_to_all(AllToAllArguments arguments) override;
 
   void begin_behind(const std::byte* block, const DeviceEvent& event) override {

@@ -110,6 +110,8 @@ class Accelerator {
   [[nodiscard]] ComputeDevice* compute() const noexcept {
     return gpu_ != nullptr ? gpu_->compute.get() : nullptr;
   }
+  /// Null likewise.
+  [[nodiscard]] const std::shared_ptr<Gpu>& gpu() const noexcept { return gpu_; }
   /// The optimizer's passes there; null on a simulated device, whose memory is the host's.
   [[nodiscard]] const UpdateKernels* update_kernels() const noexcept {
     return gpu_ != nullptr ? gpu_->updates : nullptr;

@@ -12,6 +12,11 @@ std::unique_ptr<CollectiveBackend> Communicator::make_gpu_backend(EventLoop& loo
   return std::make_unique<StagedBackend>(gpu, make_backend(loop, pool));
 }
 
+std::unique_ptr<CollectiveBackend> Communicator::make_gpu_group_backend(
+    EventLoop& /*loop*/, CudaDevice& /*gpu*/, const RankGroup& /*group*/) {
+  return nullptr;
+}
+
 std::unique_ptr<CollectiveBackend> Alone::make_backend(EventLoop& /*loop*/, CpuPool& pool) {
   return std::make_unique<SelfBackend>(pool);
 }

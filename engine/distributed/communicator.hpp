@@ -60,6 +60,12 @@ class Communicator {
   virtual std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& pool,
                                                               CudaDevice& gpu,
                                                               std::string_view uuid);
+  /// One more, for gathers and all-to-alls of the group's ranks alone between their GPUs, where
+  /// make_gpu_backend() joined all ranks in that way; else null, as unless said otherwise. They all
+  /// call it, in the same order, after that.
+  virtual std::unique_ptr<CollectiveBackend> make_gpu_group_backend(EventLoop& loop,
+                                                                    CudaDevice& gpu,
+                                                                    const RankGroup& group);
 };
 
 /// World 1.

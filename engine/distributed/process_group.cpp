@@ -194,12 +194,11 @@ std::vector<RankPlace> ProcessGroup::places(std::string_view gpu) {
 }
 
 BackendKind ProcessGroup::choose_kind(std::string_view gpu) {
-  TANDEM_CHECK(!backend_made_, "a process group makes one back end");
-  backend_made_ = true;
+  TANDEM_CHECK(!kind_, "a process group makes one back end");
   require_same("reduction order", name_of(order_));
-  const BackendKind kind = choose_backend(places(gpu));
-  require_order(order_, kind, world_size());
-  return kind;
+  kind_ = choose_backend(places(gpu));
+  require_order(order_, *kind_, world_size());
+  return *kind_;
 }
 
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_backend(EventLoop& loop, CpuPool& pool) {
@@ -213,7 +212,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_gpu_backend(EventLoop& loo
                                                                   CudaDevice& gpu,
                                                                   std::string_view uuid) {
   if (choose_kind(uuid) == BackendKind::kNccl) {
-    return make_nccl(loop, gpu);
+    return make_nccl(loop, gpu, all_ranks());
   }
   if (world_size() == 1) {
     return std::make_unique<StagedBackend>(gpu, std::make_unique<SelfBackend>(pool));
@@ -229,12 +228,27 @@ ProcessGroup::Members ProcessGroup::all_ranks() const {
   return all;
 }
 
-std::unique_ptr<CollectiveBackend> ProcessGroup::make_group_backend(EventLoop& loop, CpuPool& pool,
-                                                                    const RankGroup& group) {
+ProcessGroup::Members ProcessGroup::members(const RankGroup& group) {
   Members members{.name = group.name, .ranks = members_of(*this, group)};
   members.group_waits = std::make_shared<GroupWaits>(
       run_waits_, std::vector<std::uint32_t>(members.ranks.begin(), members.ranks.end()));
-  return std::make_unique<GroupBackend>(make_for_host(loop, pool, members), members.group_waits);
+  return members;
+}
+
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_group_backend(EventLoop& loop, CpuPool& pool,
+                                                                    const RankGroup& group) {
+  const Members of_group = members(group);
+  return std::make_unique<GroupBackend>(make_for_host(loop, pool, of_group), of_group.group_waits);
+}
+
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_gpu_group_backend(EventLoop& loop,
+                                                                        CudaDevice& gpu,
+                                                                        const RankGroup& group) {
+  if (kind_ != BackendKind::kNccl) {
+    return nullptr;
+  }
+  const Members of_group = members(group);
+  return std::make_unique<GroupBackend>(make_nccl(loop, gpu, of_group), of_group.group_waits);
 }
 
 template <class Connect>
@@ -256,8 +270,7 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_for_host(EventLoop& loop, 
     return std::make_unique<SelfBackend>(pool);
   }
   const int per_host = ranks_per_host(hosts_of(members), members.ranks);
-  const auto own =
-      static_cast<int>(std::ranges::find(members.ranks, rank()) - members.ranks.begin());
+  const int own = place_in(members);
   if (static_cast<std::size_t>(per_host) < count) {
     return join_hosts(loop, pool, members, own, per_host);
   }
@@ -285,6 +298,24 @@ std::vector<std::string> ProcessGroup::hosts_of(const Members& members) const {
     hosts.push_back(hosts_[static_cast<std::size_t>(member)]);
   }
   return hosts;
+}
+
+int ProcessGroup::place_in(const Members& members) const {
+  return static_cast<int>(std::ranges::find(members.ranks, rank()) - members.ranks.begin());
+}
+
+template <class Options>
+Options ProcessGroup::over_hosts(const Members& members, int per_host) const {
+  Options options;
+  options.waits.timeout = ShmBackend::default_timeout();
+  options.waits.heartbeat = ShmBackend::default_heartbeat();
+  options.waits.group_waits = members.group_waits;
+  const std::vector<std::string> names = distinct_names(hosts_);
+  for (std::size_t first = 0; first < members.ranks.size();
+       first += static_cast<std::size_t>(per_host)) {
+    options.waits.host_names.push_back(names[static_cast<std::size_t>(members.ranks[first])]);
+  }
+  return options;
 }
 
 std::unique_ptr<NetBackend> ProcessGroup::connect_net(EventLoop& loop, const Members& members,
@@ -333,7 +364,6 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
                                 .connect_timeout = timeout_});
   });
   auto net = connect_net(loop, members, rank);
-  const std::vector<std::string> names = distinct_names(hosts_);
   // Both ends of a channel cut pieces alike, whatever devices each has.
   std::size_t frame_bytes = HostsBackend::Options().piece_bytes;
   const std::string frame_key = fmt::format("frames-{}", members.name);
@@ -343,38 +373,38 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::join_hosts(EventLoop& loop, Cpu
     const std::string theirs = store_->get(fmt::format("{}/{}", frame_key, member), member);
     frame_bytes = std::min<std::size_t>(frame_bytes, std::stoul(theirs));
   }
-  HostsBackend::Options options{.order = order_ == ReductionOrder::kFast
-                                             ? HostsBackend::Order::kFast
-                                             : HostsBackend::Order::kExact,
-                                .frame_bytes = frame_bytes,
-                                .waits = {.timeout = ShmBackend::default_timeout(),
-                                          .heartbeat = ShmBackend::default_heartbeat(),
-                                          .group_waits = members.group_waits}};
-  for (std::size_t first = 0; first < members.ranks.size();
-       first += static_cast<std::size_t>(per_host)) {
-    const auto member = static_cast<std::size_t>(members.ranks[first]);
-    options.waits.host_names.push_back(names[member]);
-  }
+  auto options = over_hosts<HostsBackend::Options>(members, per_host);
+  options.order =
+      order_ == ReductionOrder::kFast ? HostsBackend::Order::kFast : HostsBackend::Order::kExact;
+  options.frame_bytes = frame_bytes;
   return std::make_unique<JoinedHosts>(std::move(memory), std::move(net), pool, std::move(options));
 }
 
-std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, CudaDevice& device) {
+// A group's gathers and exchanges; of all ranks also reductions.
+std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, CudaDevice& device,
+                                                           const Members& members) {
+  const bool of_all = members.name.empty();
   NcclBackend::Options options;
-  options.rank = static_cast<std::uint32_t>(rank());
-  options.world = static_cast<std::uint32_t>(world_size());
+  options.rank = static_cast<std::uint32_t>(place_in(members));
+  options.world = static_cast<std::uint32_t>(members.ranks.size());
+  options.name = of_all ? "tandem" : "tandem " + members.name;
+  options.reduces = of_all;
   options.kernels = &SumKernels::load();
   options.own_sums = order_ == ReductionOrder::kNccl;
   options.connect_timeout = timeout_;
   options.timeout = ShmBackend::default_timeout();
-  if (world_size() > 1) {
+  if (options.world > 1) {
     options.api = &NcclApi::load();
-    options.hosts = hosts();
-    options.peers = connect_nccl_peers(loop);
-    options.from_rank_0 = [this](std::string_view key, const std::string& value) {
-      if (rank() == 0) {
+    if (of_all) {
+      options.hosts = hosts();
+    }
+    options.peers = connect_nccl_peers(loop, members);
+    options.from_rank_0 = [this, first = members.ranks.front()](std::string_view key,
+                                                                const std::string& value) {
+      if (rank() == first) {
         store_->set(key, value);
       }
-      return store_->get(key, 0);
+      return store_->get(key, first);
     };
   }
   const std::shared_ptr<NcclPeers> peers = options.peers;  // they end when the loop does not run
@@ -382,31 +412,31 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_nccl(EventLoop& loop, Cuda
 }
 
 // Through the host's memory, and a net where there are several hosts.
-std::shared_ptr<NcclPeers> ProcessGroup::connect_nccl_peers(EventLoop& loop) {
-  const Members members{.name = "nccl", .ranks = all_ranks().ranks};
+std::shared_ptr<NcclPeers> ProcessGroup::connect_nccl_peers(EventLoop& loop, Members members) {
+  const std::uint32_t outside = outside_ranks(members);
+  members.name = members.name.empty() ? "nccl" : "nccl-" + members.name;
   const int per_host = ranks_per_host(hosts_of(members), members.ranks);
-  const int first = rank() / per_host * per_host;
+  const int own = place_in(members);
+  const int first = own / per_host * per_host;
+  const auto world = static_cast<std::uint32_t>(members.ranks.size());
   auto memory = blaming(members, static_cast<std::size_t>(first), [&] {
-    return ShmNcclPeers::connect(loop, {.rank = static_cast<std::uint32_t>(rank() - first),
-                                        .world = static_cast<std::uint32_t>(per_host),
-                                        .job = fmt::format("{}-nccl-host-{}", job_, first),
-                                        .first_rank = static_cast<std::uint32_t>(first),
-                                        .all_ranks = static_cast<std::uint32_t>(world_size()),
-                                        .run_waits = run_waits_,
-                                        .connect_timeout = timeout_,
-                                        .heartbeat = ShmBackend::default_heartbeat()});
+    return ShmNcclPeers::connect(loop,
+                                 {.rank = static_cast<std::uint32_t>(own - first),
+                                  .world = static_cast<std::uint32_t>(per_host),
+                                  .job = fmt::format("{}-{}-host-{}", job_, members.name, first),
+                                  .first_rank = static_cast<std::uint32_t>(first),
+                                  .all_ranks = world,
+                                  .outside_ranks = outside,
+                                  .run_waits = members.run_waits,
+                                  .group_waits = members.group_waits,
+                                  .connect_timeout = timeout_,
+                                  .heartbeat = ShmBackend::default_heartbeat()});
   });
-  if (per_host == world_size()) {
+  if (static_cast<std::uint32_t>(per_host) == world) {
     return memory;
   }
-  JoinedNcclPeers::Options options{.waits = {.timeout = ShmBackend::default_timeout(),
-                                             .heartbeat = ShmBackend::default_heartbeat()}};
-  const std::vector<std::string> names = distinct_names(hosts_);
-  for (std::size_t of = 0; of < names.size(); of += static_cast<std::size_t>(per_host)) {
-    options.waits.host_names.push_back(names[of]);
-  }
-  return JoinedNcclPeers::make(loop, std::move(memory), connect_net(loop, members, rank()),
-                               std::move(options));
+  return JoinedNcclPeers::make(loop, std::move(memory), connect_net(loop, members, own),
+                               over_hosts<JoinedNcclPeers::Options>(members, per_host));
 }
 
 }  // namespace tandem

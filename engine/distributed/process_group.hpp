@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,9 +73,14 @@ class ProcessGroup final : public Communicator {
                                                                     CudaDevice& gpu,
                                                                     std::string_view uuid) override;
 
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_gpu_group_backend(
+      EventLoop& loop, CudaDevice& gpu, const RankGroup& group) override;
+
   /// By what ranks with a GPU each agree beside NCCL; make_gpu_backend() connects them itself.
   /// Their last owner lets go while the loop does not run.
-  [[nodiscard]] std::shared_ptr<NcclPeers> connect_nccl_peers(EventLoop& loop);
+  [[nodiscard]] std::shared_ptr<NcclPeers> connect_nccl_peers(EventLoop& loop) {
+    return connect_nccl_peers(loop, all_ranks());
+  }
 
   /// Throws Error(kPeer) on every rank, with both values, when `value` differs between ranks. All
   /// ranks call it, with the same `what`.
@@ -100,6 +106,7 @@ class ProcessGroup final : public Communicator {
     std::shared_ptr<GroupWaits> group_waits{};  // of a group
   };
   [[nodiscard]] Members all_ranks() const;
+  [[nodiscard]] Members members(const RankGroup& group);
   /// connect(), whose PeerLost counts members from `first` on; the flight recorder learns of it.
   template <class Connect>
   [[nodiscard]] static auto blaming(const Members& members, std::size_t first, Connect connect);
@@ -109,10 +116,17 @@ class ProcessGroup final : public Communicator {
   [[nodiscard]] std::unique_ptr<CollectiveBackend> join_hosts(EventLoop& loop, CpuPool& pool,
                                                               const Members& members, int rank,
                                                               int per_host);
-  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_nccl(EventLoop& loop, CudaDevice& device);
+  [[nodiscard]] std::unique_ptr<CollectiveBackend> make_nccl(EventLoop& loop, CudaDevice& device,
+                                                             const Members& members);
+  [[nodiscard]] std::shared_ptr<NcclPeers> connect_nccl_peers(EventLoop& loop, Members members);
   /// Between the members, of which this is `rank`.
   [[nodiscard]] std::unique_ptr<NetBackend> connect_net(EventLoop& loop, const Members& members,
                                                         int rank);
+  /// Of this rank.
+  [[nodiscard]] int place_in(const Members& members) const;
+  /// Of what joins the members' hosts: how long it waits, and what it calls them.
+  template <class Options>
+  [[nodiscard]] Options over_hosts(const Members& members, int per_host) const;
   [[nodiscard]] std::uint32_t outside_ranks(const Members& members) const noexcept;
   [[nodiscard]] std::vector<std::string> hosts_of(const Members& members) const;
   void throw_first_difference(std::string_view what, const std::vector<std::string>& values) const;
@@ -125,9 +139,9 @@ class ProcessGroup final : public Communicator {
   int cores_shared_by_ = 1;
   int place_on_cores_ = 0;
   std::shared_ptr<RunWaits> run_waits_;
-  std::string job_;    // the text of a Secret, of all ranks
-  int questions_ = 0;  // require_same() and of_all_ranks() so far
-  bool backend_made_ = false;
+  std::string job_;                  // the text of a Secret, of all ranks
+  int questions_ = 0;                // require_same() and of_all_ranks() so far
+  std::optional<BackendKind> kind_;  // of the back end that was made
 };
 
 }  // namespace tandem

@@ -32,11 +32,11 @@ RankGroup exchange_group(const Communicator& communicator, std::int64_t ep_size)
 
 ExpertParallelGroup::ExpertParallelGroup(Communicator& communicator, EventLoop& loop, CpuPool& pool,
                                          std::int64_t ep_size, std::vector<std::string> units,
-                                         const Stage& stage, Logs logs)
+                                         const Place& place, Logs logs)
     : replicas_(staged(
           communicator.make_group_backend(loop, pool, expert_data_group(communicator, ep_size)),
-          stage)),
-      exchange_(communicator, exchange_group(communicator, ep_size), logs.lane, 2),
+          place.stage)),
+      exchange_(communicator, exchange_group(communicator, ep_size), place.gpu, logs.lane, 2),
       collectives_({.backend = replicas_.get(),
                     .group = 1,
                     .log = logs.replicas,

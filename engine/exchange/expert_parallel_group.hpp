@@ -32,6 +32,11 @@ class ExpertParallelGroup {
   /// Puts a back end that knows the units' blocks around one that knows host memory.
   using Stage =
       std::function<std::unique_ptr<CollectiveBackend>(std::unique_ptr<CollectiveBackend> slice)>;
+  /// What segments compute on, where that is an accelerator.
+  struct Place {
+    Stage stage;
+    std::shared_ptr<Gpu> gpu;  // null on a simulated one
+  };
   /// Counts operations: those of the replicas on the loop's thread, the compute lane's there.
   struct Logs {
     CommsLog* replicas;
@@ -40,7 +45,7 @@ class ExpertParallelGroup {
   /// Blocks until all ranks are connected; they all make one, after their common back end.
   /// `units`: their names, for traces. Communicator, loop, pool and logs outlive it.
   ExpertParallelGroup(Communicator& communicator, EventLoop& loop, CpuPool& pool,
-                      std::int64_t ep_size, std::vector<std::string> units, const Stage& stage = {},
+                      std::int64_t ep_size, std::vector<std::string> units, const Place& place = {},
                       Logs logs = {});
 
   void start(Scope& scope);
@@ -51,7 +56,7 @@ class ExpertParallelGroup {
   /// Of the ranks that hold the same slice of the experts.
   [[nodiscard]] CollectivesAddress collectives() const { return collectives_.address(); }
 
-  [[nodiscard]] RankExchange& exchange() noexcept { return exchange_; }
+  [[nodiscard]] LaneExchange& exchange() noexcept { return exchange_; }
 
  private:
   std::unique_ptr<CollectiveBackend> replicas_;  // D ranks: same slice

@@ -433,7 +433,9 @@ void Planner::add_staging() {
   add(MemoryPurpose::kCheckpoint, MemoryKind::kHost,
       std::min(in_.shape.engine.checkpoint_staging_bytes, state));
   if (in_.accelerator) {
-    const std::size_t backends = require_ep_size(model_, in_.world_size) > 1 ? 2 : 1;
+    // Experts over ranks have gathers of their own, and they and shared rows an exchange.
+    const std::size_t backends =
+        1 + (require_ep_size(model_, in_.world_size) > 1 ? 2U : 0U) + (in_.sharers > 1 ? 1U : 0U);
     add(MemoryPurpose::kStaging, MemoryKind::kPinned,
         backends * StagedBackend::kStages * StagedBackend::kUsualStageBytes);
     add(MemoryPurpose::kStaging, MemoryKind::kDevice,

@@ -76,19 +76,22 @@ std::unique_ptr<ExpertParallelGroup> connect_experts(Communicator& communicator,
   if (ep_size == 1) {
     return nullptr;
   }
-  ExpertParallelGroup::Stage stage;
+  ExpertParallelGroup::Place place;
   if (accelerator != nullptr) {
-    stage = [accelerator](std::unique_ptr<CollectiveBackend> slice) {
-      return accelerator->connect_group(std::move(slice));
-    };
+    place = {.stage = [accelerator](std::unique_ptr<CollectiveBackend> slice)
+                 -> std::unique_ptr<CollectiveBackend> {
+               return accelerator->connect_group(std::move(slice));
+             },
+             .gpu = accelerator->gpu()};
   }
   return std::make_unique<ExpertParallelGroup>(communicator, loop, copy_pool, ep_size,
-                                               unit_names(model), stage, logs);
+                                               unit_names(model), place, logs);
 }
 
 /// Ranks of a group are next to each other.
 std::unique_ptr<LaneExchange> connect_sharers(Communicator& communicator, const Model& model,
-                                              const RowSharing& sharing, CommsLog* log) {
+                                              const RowSharing& sharing,
+                                              const Accelerator* accelerator, CommsLog* log) {
   require_row_sharing(model, sharing.ranks, sharing.blocks);
   if (sharing.ranks == 1) {
     return nullptr;
@@ -96,7 +99,8 @@ std::unique_ptr<LaneExchange> connect_sharers(Communicator& communicator, const 
   const RankGroup group{.name = fmt::format("rows-{}", communicator.rank() / sharing.ranks),
                         .rank = static_cast<int>(sharing.place),
                         .world_size = static_cast<int>(sharing.ranks)};
-  return std::make_unique<LaneExchange>(communicator, group, log, 3);
+  return std::make_unique<LaneExchange>(
+      communicator, group, accelerator != nullptr ? accelerator->gpu() : nullptr, log, 3);
 }
 
 std::optional<CommsLog> comms_log_of(const CommsLoggerConfig& config) {
@@ -149,7 +153,8 @@ Rank::Rank(Model model, RankOptions options, Communicator& communicator)
       row_sharing_{.ranks = options_.sequence_parallel_size,
                    .place = communicator.rank() % options_.sequence_parallel_size,
                    .blocks = options_.shape.engine.sequence_blocks},
-      row_group_(connect_sharers(communicator, model_, row_sharing_, lane_comms_log())),
+      row_group_(connect_sharers(communicator, model_, row_sharing_, accelerator_.get(),
+                                 lane_comms_log())),
       scope_(loop_, "actors"),
       compute_(scope_, model_, accelerator_.get(), options_.shape.engine.activation_checkpointing),
       memory_(layout_, *backend_, accelerator_.get()),
@@ -241,6 +246,8 @@ std::unique_ptr<BoundaryPlace> Rank::place_of_boundaries() {
 ResidentBytes Rank::resident_bytes() const noexcept {
   ResidentBytes bytes = memory_.resident_bytes();
   bytes.boundaries = boundaries_ ? boundaries_->host_bytes() : 0;
+  bytes.staging += (row_group_ ? row_group_->staging_bytes() : 0) +
+                   (expert_group_ ? expert_group_->exchange().staging_bytes() : 0);
   return bytes;
 }
 

@@ -120,11 +120,14 @@ class RankExchange {
  public:
   virtual ~RankExchange() = default;
   [[nodiscard]] virtual std::int64_t ranks() const noexcept = 0;
+  /// Whose memory it reaches, beside the host's: the device that segments compute on.
+  [[nodiscard]] virtual std::optional<at::Device> device() const { return std::nullopt; }
   /// Piece i of `from` goes to the group's rank i, and what that one has for this rank becomes
-  /// piece i of `into`; both are ranks() pieces of host memory, apart. Blocks until then. All ranks
-  /// of the group call it at the same place of their segments, with pieces of the same size. Throws
-  /// Error(kPeer) when one of them is lost.
-  virtual void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes) = 0;
+  /// piece i of `into`; both are ranks() pieces, apart, of host memory or, `on_device`, of
+  /// device()'s. Blocks until then. All ranks of the group call it at the same place of their
+  /// segments, with pieces of the same size. Throws Error(kPeer) when one of them is lost.
+  virtual void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes,
+                          bool on_device = false) = 0;
 };
 
 /// What the last segment is asked for.

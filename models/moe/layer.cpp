@@ -8,6 +8,7 @@
 #include <ATen/Functions.h>
 #include <fmt/format.h>
 
+#include "engine/exchange/exchange_tensor.hpp"
 #include "models/io/random_init.hpp"
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
@@ -39,21 +40,14 @@ class ExchangeOp final : public FusedOp {
  public:
   explicit ExchangeOp(RankExchange& exchange) : exchange_(exchange) {}
 
-  Tensors forward(const Tensors& inputs, bool /*keep*/) override { return {exchanged(inputs[0])}; }
+  Tensors forward(const Tensors& inputs, bool /*keep*/) override {
+    return {exchange_tensor(exchange_, inputs[0])};
+  }
   Tensors backward(const Tensors& gradients) override {
-    return {gradients[0].defined() ? exchanged(gradients[0]) : at::Tensor()};
+    return {gradients[0].defined() ? exchange_tensor(exchange_, gradients[0]) : at::Tensor()};
   }
 
  private:
-  at::Tensor exchanged(const at::Tensor& runs) {
-    const at::Tensor from = runs.to(at::kCPU).contiguous();
-    const at::Tensor into = at::empty_like(from);
-    exchange_.all_to_all(static_cast<const std::byte*>(from.const_data_ptr()),
-                         static_cast<std::byte*>(into.data_ptr()),
-                         from.nbytes() / static_cast<std::size_t>(exchange_.ranks()));
-    return into.to(runs.device());
-  }
-
   RankExchange& exchange_;
 };
 

@@ -72,8 +72,10 @@ Task<std::unique_ptr<NcclBackend>> NcclBackend::connect(EventLoop* loop, CudaDev
                                                         Options options) {
   std::unique_ptr<NcclBackend> made(new NcclBackend(*loop, *device, std::move(options)));
   if (made->world() > 1) {
-    co_await made->initialise(kGathers, "tandem gathers");
-    co_await made->initialise(kReductions, "tandem reductions");
+    co_await made->initialise(kGathers, "gathers");
+    if (made->options_.reduces) {
+      co_await made->initialise(kReductions, "reductions");
+    }
   }
   co_return made;
 }
@@ -130,8 +132,9 @@ NcclBackend::~NcclBackend() {
   }
 }
 
-Task<> NcclBackend::initialise(std::size_t index, const char* name) {
+Task<> NcclBackend::initialise(std::size_t index, const char* what) {
   CommStream* const comm = &comms_[index];
+  comm->name = fmt::format("{} {}", options_.name, what);
   const Busy busy(*this, index, ShmHeader{});
   NcclUniqueId id{};
   if (rank() == 0) {
@@ -139,12 +142,12 @@ Task<> NcclBackend::initialise(std::size_t index, const char* name) {
     co_await settle(comm);
   }
   const std::string agreed =
-      options_.from_rank_0(fmt::format("nccl/{}", name), std::string(id.bytes, sizeof(id)));
+      options_.from_rank_0(fmt::format("nccl/{}", comm->name), std::string(id.bytes, sizeof(id)));
   TANDEM_CHECK(agreed.size() == sizeof(id), "an id of NCCL's is of its size");
   std::memcpy(id.bytes, agreed.data(), sizeof(id));
   NcclConfig config;
   config.blocking = 0;
-  config.name = name;
+  config.name = comm->name.c_str();
   device_.use();
   void* communicator = nullptr;
   comm->result = api_.init_rank(&communicator, static_cast<int>(world()), id,
@@ -194,6 +197,11 @@ Task<> NcclBackend::all_to_all(AllToAllArguments a) {
   const Busy busy(*this, kGathers, header_for(ShmKind::kAllToAll, comm->operations++, a.bytes));
   if (a.bytes == 0) {
     co_return;
+  }
+  if (a.in_use_until != nullptr) {
+    // By the host: a launch that cannot begin yet holds up those behind it, of other communicators
+    // too, since NCCL keeps them in order.
+    co_await reach(comm, *a.in_use_until);
   }
   if (world() > 1) {
     co_await launch(comm, [&a, this](const NcclApi& api, void* communicator, void* stream) {

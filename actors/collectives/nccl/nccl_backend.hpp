@@ -51,8 +51,11 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     const NcclApi* api = nullptr;  // null at world 1 only
     const SumKernels* kernels = nullptr;
     bool own_sums = false;             // NCCL's
+    bool reduces = true;               // else it has no communicator for reductions, which take
+                                       // memory of the device, and exchanges nothing either
     std::shared_ptr<NcclPeers> peers;  // null at world 1
     std::vector<std::string> hosts;    // [rank] its host, for messages; none: not said
+    std::string name = "tandem";       // of its communicators
     /// Rank 0's `value` on every rank; blocks. Called by all ranks, with the same keys in the same
     /// order.
     std::function<std::string(std::string_view key, std::string value)> from_rank_0;
@@ -96,6 +99,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   struct CommStream {
     explicit CommStream(DeviceStream of) : stream(of) {}
     DeviceStream stream;
+    std::string name;     // which NCCL may look at as long as it lives
     ShmHeader operation;  // under way
     TimePoint since;
     std::uint64_t operations = 0;
@@ -133,7 +137,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   };
 
   NcclBackend(EventLoop& loop, CudaDevice& device, Options options);
-  Task<> initialise(std::size_t comm, const char* name);
+  Task<> initialise(std::size_t comm, const char* what);
 
   // ---- launching and failing (nccl_launch.cpp) ----
   template <class Calls>
@@ -145,6 +149,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   void end_turn(CommStream& comm) noexcept;
   Task<> settle(CommStream* comm);
   Task<> finish(CommStream* comm);
+  Task<> reach(CommStream* comm, DeviceEvent point);
   Task<> wait_for(CommStream* comm, Wait what);
   bool look() noexcept override;
   bool end_wait(CommStream& comm) noexcept;

@@ -100,8 +100,9 @@ Task<> NcclBackend::settle(CommStream* comm) {
 
 // The event is behind what NCCL has put into the stream. An abort ends the kernels as if they were
 // done: look again.
-Task<> NcclBackend::finish(CommStream* comm) {
-  const DeviceEvent point = comm->stream.record();
+Task<> NcclBackend::finish(CommStream* comm) { return reach(comm, comm->stream.record()); }
+
+Task<> NcclBackend::reach(CommStream* comm, DeviceEvent point) {
   try {
     co_await point.wait(released_.token());
   } catch (const Stopped&) {      // everything is aborted: throw_if_broken() says why

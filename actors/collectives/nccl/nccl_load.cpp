@@ -142,6 +142,10 @@ Loaded open_library() {
   // end sees to it that this order is the same on all ranks. Read by the library when it is first
   // used. What the user has set stays.
   (void)::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  // A group's exchange is launched by another thread than gathers and reductions, before or behind
+  // them as it comes. Where NCCL orders by beginnings (from CUDA 12.3 on) no rank waits for another
+  // one by that, since what is launched is ready to begin; but it takes it for an error.
+  (void)::setenv("NCCL_LAUNCH_RACE_FATAL", "0", 0);
   Loaded loaded;
   std::vector<std::string> refusals;
   void* library = nullptr;

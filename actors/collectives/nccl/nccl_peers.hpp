@@ -53,8 +53,7 @@ class NcclPeers {
   /// A rank aborted, or a rank's process is gone.
   [[nodiscard]] virtual std::optional<NcclLoss> loss() noexcept = 0;
 
-  // ---- who holds the others up: inside one host the rank that is behind, or for whom that waits
-  // in a group ----
+  // ---- who holds the others up: who is behind, or for whom that one waits ----
   /// Through whom this rank hears of rank 0's decisions.
   [[nodiscard]] virtual std::uint32_t decider() const noexcept { return 0; }
   /// A rank for which those wait that have begun all turns before `turn`.

@@ -58,11 +58,14 @@ std::unique_ptr<ShmNcclPeers> ShmNcclPeers::connect(EventLoop& loop, const Optio
 ShmNcclPeers::ShmNcclPeers(EventLoop& loop, std::unique_ptr<ShmArena> arena, ShmControl& control,
                            Page& page, std::vector<ShmPeer> peers, const Options& options)
     : arena_(std::move(arena)),
+      group_waits_(options.group_waits),
       sync_(loop, control, std::move(peers),
             {.rank = options.rank,
              .first_rank = options.first_rank,
              .all_ranks = options.all_ranks,
+             .outside_ranks = options.outside_ranks,
              .run_waits = options.run_waits,
+             .group_waits = options.group_waits,
              .heartbeat = options.heartbeat}),
       own_(page) {
   sync_.watch_sockets();
@@ -106,8 +109,10 @@ void ShmNcclPeers::announce_failure(std::uint32_t failed_rank, const std::string
 
 NcclLoss ShmNcclPeers::failed_behind(std::uint32_t awaited) const {
   const std::uint32_t own = sync_.name_of(rank());
-  const EndOfWaits end = end_of_waits(own, awaited, sync_.name_of(0) + world(),
-                                      [this](std::uint32_t name) { return sync_.awaited(name); });
+  const EndOfWaits end =
+      group_waits_ ? group_waits_->end_of(own, awaited)
+                   : end_of_waits(own, awaited, sync_.name_of(0) + world(),
+                                  [this](std::uint32_t name) { return sync_.awaited(name); });
   if (end.rank == awaited || end.rank == own) {
     return {awaited, ""};
   }

@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/collectives/nccl/host_nccl_peers.hpp"
@@ -22,12 +23,14 @@ namespace tandem {
 class ShmNcclPeers final : public HostNcclPeers {
  public:
   struct Options {
-    std::uint32_t rank = 0;                 // of this host
-    std::uint32_t world = 1;                // and how many it has
-    std::string job;                        // as in ShmBootstrapOptions
-    std::uint32_t first_rank = 0;           // the number of rank 0 among all
-    std::uint32_t all_ranks = 0;            // 0: there is one host
-    std::shared_ptr<RunWaits> run_waits{};  // as ShmSync's
+    std::uint32_t rank = 0;           // of this host
+    std::uint32_t world = 1;          // and how many it has
+    std::string job;                  // as in ShmBootstrapOptions
+    std::uint32_t first_rank = 0;     // the number of rank 0 among all
+    std::uint32_t all_ranks = 0;      // 0: there is one host
+    std::uint32_t outside_ranks = 0;  // as ShmSync's, and these
+    std::shared_ptr<RunWaits> run_waits{};
+    std::shared_ptr<GroupWaits> group_waits{};
     Duration connect_timeout = std::chrono::seconds(300);
     Duration heartbeat = std::chrono::seconds(5);
   };
@@ -41,7 +44,8 @@ class ShmNcclPeers final : public HostNcclPeers {
   void has_begun(std::uint64_t turn) noexcept override;
   void announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept override;
   [[nodiscard]] std::optional<NcclLoss> loss() noexcept override;
-  /// By the waits that are said with hearts: in groups.
+  void ask_for_waits(Waits waits) override { sync_.ask_for_waits(std::move(waits)); }
+  /// By the waits that are said with hearts.
   [[nodiscard]] NcclLoss failed_behind(std::uint32_t awaited) const override;
 
   [[nodiscard]] std::uint64_t begun(std::uint32_t rank) const noexcept override;
@@ -65,6 +69,7 @@ class ShmNcclPeers final : public HostNcclPeers {
   [[nodiscard]] const Page& page_of(std::uint32_t rank) const noexcept;
 
   std::unique_ptr<ShmArena> arena_;
+  std::shared_ptr<GroupWaits> group_waits_;
   ShmSync sync_;
   Page& own_;
 };

@@ -46,6 +46,9 @@ void ShmSync::say_own_waits(TimePoint now) noexcept {
       all.add(name_of(channel.next_peer));
     }
   }
+  if (other_waits_) {
+    all.add(other_waits_(options_.heartbeat));
+  }
   if (options_.run_waits) {
     all.add(options_.run_waits->in_groups());
   }

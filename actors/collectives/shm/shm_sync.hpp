@@ -23,9 +23,11 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <asio/posix/stream_descriptor.hpp>
@@ -120,6 +122,11 @@ class ShmSync final : private Poller {
   };
   [[nodiscard]] const std::optional<Broken>& broken() const noexcept { return broken_; }
 
+  /// Asked at each look from now on, and said like this rank's own waits: for whom it has waited at
+  /// least that long in what is no wait here. Empty: not any more.
+  void ask_for_waits(std::function<Awaited(Duration at_least)> waits) {
+    other_waits_ = std::move(waits);
+  }
   /// As HostLevel's.
   void say_awaited(std::uint32_t rank, Awaited awaited) noexcept;
   [[nodiscard]] Awaited awaited(std::uint32_t rank) const noexcept;
@@ -200,6 +207,7 @@ class ShmSync final : private Poller {
   bool asleep_ = false;
   bool watching_ = false;
   Awaited on_the_net_;  // by this rank
+  std::function<Awaited(Duration at_least)> other_waits_;
   Timer timer_{*this};
   AwakeTime awake_;
   std::shared_ptr<ShmSync*> self_;  // of handlers that the reactor still holds

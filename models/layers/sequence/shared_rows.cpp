@@ -8,6 +8,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include "engine/exchange/exchange_tensor.hpp"
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
 
@@ -32,18 +33,6 @@ std::array<Columns, 3> columns_of(const AttentionShape& shape, std::int64_t rank
   return {Columns{place * q, q},
           {keys + first * shape.head_dim, heads * shape.head_dim},
           {values + first * shape.head_dim, heads * shape.head_dim}};
-}
-
-/// Pieces [ranks, ...] to the group's ranks; what they have for this one, in their order.
-at::Tensor exchanged(RankExchange& exchange, at::Tensor pieces) {
-  const at::Device device = pieces.device();
-  pieces = pieces.to(at::kCPU).contiguous();
-  const at::Tensor into = at::empty(pieces.sizes(), pieces.options());
-  exchange.all_to_all(static_cast<const std::byte*>(pieces.const_data_ptr()),
-                      static_cast<std::byte*>(into.data_ptr()),
-                      pieces.nbytes() / static_cast<std::size_t>(exchange.ranks()));
-  pieces.reset();  // before the caller makes what follows
-  return into.to(device);
 }
 
 /// Tokens of all columns to whole rows of this rank's columns, and back.
@@ -75,7 +64,7 @@ struct Layout {
         at += c.count;
       }
     }
-    return exchanged(*exchange, std::move(from))
+    return exchange_tensor(*exchange, std::move(from))
         .view({ranks, rows, own, narrow})
         .transpose(0, 1)
         .reshape({rows * ranks * own, narrow});
@@ -85,7 +74,7 @@ struct Layout {
   [[nodiscard]] at::Tensor to_tokens(const at::Tensor& whole) const {
     const std::int64_t narrow = width_of_rank();
     const at::Tensor into =
-        exchanged(*exchange, whole.reshape({rows, ranks, own, narrow}).transpose(0, 1))
+        exchange_tensor(*exchange, whole.reshape({rows, ranks, own, narrow}).transpose(0, 1))
             .view({ranks, rows * own, narrow});
     at::Tensor tokens = at::empty({rows * own, width}, whole.options());
     for (std::size_t part = 0; part < parts; ++part) {

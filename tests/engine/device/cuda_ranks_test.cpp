@@ -9,10 +9,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "actors/collectives/nccl/nccl_backend.hpp"
 #include "tests/support/fakes/fake_gpu.hpp"
+#include "tests/support/fakes/nccl_thread_rank.hpp"
 #include "tests/support/nccl_hosts.hpp"
-#include "tests/support/nccl_world.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/support/toy/training.hpp"
 
@@ -24,53 +23,12 @@ using testing::FakeCuda;
 using testing::FakeNccl;
 using testing::FakePeers;
 using testing::NcclHostsMeeting;
+using testing::NcclThreadRank;
 using toy::Setting;
 using toy::TrainingRun;
 
-using Peers = std::function<std::shared_ptr<NcclPeers>(EventLoop& loop, std::uint32_t rank)>;
-
-/// Joins the others by NCCL; all ranks are threads.
-class NcclThreadRank final : public Communicator {
- public:
-  NcclThreadRank(std::shared_ptr<Communicator> thread, Peers peers)
-      : thread_(std::move(thread)), peers_(std::move(peers)) {}
-  [[nodiscard]] int rank() const override { return thread_->rank(); }
-  [[nodiscard]] int world_size() const override { return thread_->world_size(); }
-  void require_same(std::string_view /*what*/, std::string_view /*value*/) override {}
-  [[nodiscard]] std::vector<std::string> of_all_ranks(std::string value) override {
-    return thread_->of_all_ranks(std::move(value));
-  }
-  std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) override {
-    return thread_->make_backend(loop, pool);
-  }
-  std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
-                                                        const RankGroup& group) override {
-    return thread_->make_group_backend(loop, pool, group);
-  }
-  std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& /*pool*/,
-                                                      CudaDevice& gpu,
-                                                      std::string_view /*uuid*/) override {
-    NcclBackend::Options options;
-    options.rank = static_cast<std::uint32_t>(rank());
-    options.world = static_cast<std::uint32_t>(world_size());
-    options.api = &FakeNccl::api();
-    options.kernels = &testing::fake_kernels();
-    const std::shared_ptr<NcclPeers> peers = peers_(loop, options.rank);
-    options.peers = peers;
-    options.from_rank_0 = [](std::string_view key, const std::string& value) {
-      std::string id(key);  // the same on all ranks, and that is all it needs to be
-      id.resize(value.size());
-      return id;
-    };
-    return loop.run(&NcclBackend::connect, &loop, &gpu, std::move(options));
-  }
-
- private:
-  std::shared_ptr<Communicator> thread_;
-  Peers peers_;
-};
-
-TrainingRun train_over_nccl(const Setting& setting, int world, int steps, const Peers& peers) {
+TrainingRun train_over_nccl(const Setting& setting, int world, int steps,
+                            const NcclThreadRank::Peers& peers) {
   const auto runs = on_ranks(world, [&](std::shared_ptr<Communicator> thread) {
     return toy::train(setting, steps, std::make_shared<NcclThreadRank>(std::move(thread), peers));
   });

@@ -86,6 +86,10 @@ class FakeCuda {
   [[nodiscard]] bool is_reached(const void* at, std::size_t bytes) const {
     return in_book(device_memory_, at, bytes) || in_book(pinned_memory_, at, bytes);
   }
+  /// That, or what is taken for ATen's.
+  [[nodiscard]] bool may_reach(const void* at, std::size_t bytes) const {
+    return aten_is_there || is_reached(at, bytes);
+  }
   [[nodiscard]] bool is_high(void* stream) const { return static_cast<Stream*>(stream)->high; }
 
   /// As a kernel's launch. Of anyone who holds no lock of the fake.

@@ -2,7 +2,13 @@
 // and the whole back end on it, ranks as threads on fakes of CUDA and NCCL.
 #include "actors/collectives/nccl/shm_nccl_peers.hpp"
 
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +33,8 @@ using testing::NcclTraining;
 std::vector<std::string> on_threads(
     std::uint32_t world,
     const std::function<void(EventLoop&, const std::shared_ptr<ShmNcclPeers>&, std::uint32_t)>&
-        body) {
+        body,
+    const std::function<void(ShmNcclPeers::Options&)>& change = [](ShmNcclPeers::Options&) {}) {
   const std::string job = testing::random_job();
   std::vector<std::string> errors(world);
   std::vector<std::thread> threads;
@@ -35,8 +42,9 @@ std::vector<std::string> on_threads(
     threads.emplace_back([&, rank] {
       try {
         EventLoop loop({.name = fmt::format("rank {}", rank)});
-        const std::shared_ptr<ShmNcclPeers> peers =
-            ShmNcclPeers::connect(loop, {.rank = rank, .world = world, .job = job});
+        ShmNcclPeers::Options options{.rank = rank, .world = world, .job = job};
+        change(options);
+        const std::shared_ptr<ShmNcclPeers> peers = ShmNcclPeers::connect(loop, options);
         body(loop, peers, rank);
       } catch (const std::exception& error) {
         errors[rank] = error.what();
@@ -128,6 +136,84 @@ TEST(ShmNcclPeers, WhoLeavesIsMissedOnlyByThoseThatNeedIt) {
     EXPECT_EQ(loss.failed_rank, 1U);
     EXPECT_EQ(loss.cause, "rank 1 has left");
   });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+}
+
+Awaited only(std::uint32_t rank) {
+  Awaited awaited;
+  awaited.add(rank);
+  return awaited;
+}
+
+/// Runs the loop, whose heart then beats, until `done`.
+Task<> beat_until(const std::function<bool()>* done) {
+  while (!(*done)()) {
+    co_await sleep_for(1ms);
+  }
+}
+
+TEST(ShmNcclPeers, WhoIsWaitedForIsNotAtFaultWhereItWaitsForAnother) {
+  std::atomic<bool> found{false};
+  const auto errors = on_threads(
+      3,
+      [&found](EventLoop& loop, const auto& peers, std::uint32_t rank) {
+        EXPECT_EQ(peers->failed_behind(1).failed_rank, 1U) << "nothing is said yet";
+        if (rank == 1) {
+          peers->ask_for_waits([](Duration at_least) {
+            EXPECT_EQ(at_least, 20ms) << "a younger wait holds up no rank";
+            return only(2);
+          });
+        }
+        const std::function<bool()> done = [&] {
+          found = found || (rank == 0 && peers->failed_behind(1).failed_rank == 2);
+          return found.load();
+        };
+        loop.run(&beat_until, &done);
+        if (rank == 0) {
+          EXPECT_THAT(peers->failed_behind(1).cause, HasSubstr("waits for rank 2 in the end"));
+          EXPECT_EQ(peers->failed_behind(2).failed_rank, 2U);
+        }
+        peers->ask_for_waits(nullptr);
+      },
+      [](ShmNcclPeers::Options& options) { options.heartbeat = 20ms; });
+  EXPECT_EQ(errors, std::vector<std::string>(3));
+}
+
+// Ranks 1 and 3 of a run, in a group.
+TEST(ShmNcclPeers, AGroupsWaitsAreTheRuns) {
+  const std::array runs = {std::make_shared<RunWaits>(), std::make_shared<RunWaits>()};
+  std::atomic<int> ready{0};
+  const auto errors = on_threads(
+      2,
+      [&](EventLoop& loop, const auto& peers, std::uint32_t rank) {
+        RunWaits& run = *runs[rank];
+        peers->ask_for_waits([](Duration) { return only(1); });
+        const std::function<bool()> said = [&] {
+          return run.in_groups().packed() == only(3).packed();
+        };
+        loop.run(&beat_until, &said);
+        std::vector<Awaited> known(4);
+        known[3] = only(0);
+        run.know(known);
+        const NcclLoss behind = peers->failed_behind(1);
+        ++ready;
+        const std::function<bool()> all_said = [&] { return ready == 2; };
+        loop.run(&beat_until, &all_said);
+        if (rank == 0) {  // it waits for a rank that the group does not have
+          EXPECT_EQ(behind.failed_rank, 2U) << "the number of rank 0 behind the members'";
+          run.fail(0, "the run is broken");
+        }
+        const std::function<bool()> broken = [&] { return peers->loss().has_value(); };
+        loop.run(&beat_until, &broken);
+        EXPECT_EQ(peers->loss()->cause, "the run is broken");
+        peers->ask_for_waits(nullptr);
+      },
+      [&runs](ShmNcclPeers::Options& options) {
+        options.heartbeat = 20ms;
+        options.outside_ranks = 4;
+        options.group_waits =
+            std::make_shared<GroupWaits>(runs[options.rank], std::vector<std::uint32_t>{1, 3});
+      });
   EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 

@@ -1,0 +1,21 @@
+#include "engine/exchange/exchange_tensor.hpp"
+
+#include <cstddef>
+
+#include <ATen/ops/empty.h>
+
+namespace tandem {
+
+at::Tensor exchange_tensor(RankExchange& exchange, at::Tensor pieces) {
+  const at::Device home = pieces.device();
+  const bool on_device = exchange.device() == home;
+  pieces = (on_device ? pieces : pieces.to(at::kCPU)).contiguous();
+  const at::Tensor into = at::empty(pieces.sizes(), pieces.options());
+  exchange.all_to_all(static_cast<const std::byte*>(pieces.const_data_ptr()),
+                      static_cast<std::byte*>(into.data_ptr()),
+                      pieces.nbytes() / static_cast<std::size_t>(exchange.ranks()), on_device);
+  pieces.reset();
+  return into.to(home);
+}
+
+}  // namespace tandem
