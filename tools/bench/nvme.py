@@ -3,7 +3,8 @@
 
 Each case trains a model with random weights (bf16, AdamW, one short row a step, so that the disk is what a step waits for) in
 memory and then from files in --folder with as little host memory as the case says. Rounds alternate: the run in memory, the run
-from the disk, between two of fio. It prints, each the median of the rounds (with --record FILE also of those of earlier calls with that file):
+from the disk, between two of fio. It prints, each the median of the rounds (with --record FILE also of those of earlier calls with
+that file and the same --layers and --steps):
 
   predicted  from the plan's two times of the disk, measured in that round, and from the run in memory: updates run under the next
              forward, and what else passes through the file beside backward, so a step takes
@@ -146,10 +147,17 @@ def name_of(case):
     return ", ".join(filter(None, case))
 
 
-def recorded(path, case):
-    """Rounds of a case in the record."""
+def settings_of(options):
+    """What rounds of one table have in common; each line of the record has it."""
+    return {"layers": options.layers, "steps": options.steps}
+
+
+def recorded(path, case, settings):
+    """Rounds of a case in the record, with these settings; how many have others, or do not say."""
     lines = path.read_text().splitlines() if path and path.exists() else []
-    return [one["round"] for one in map(json.loads, lines) if one["case"] == case]
+    of_case = [one for one in map(json.loads, lines) if one["case"] == case]
+    rounds = [one["round"] for one in of_case if one.get("settings") == settings]
+    return rounds, len(of_case) - len(rounds)
 
 
 BYTES = {"host, memory", "host, NVMe", "there", "read", "written"}
@@ -193,12 +201,15 @@ def main():
         for there, layout, how in cases:
             case = name_of((there, layout, how))
             if case.endswith(options.only):
-                rounds = recorded(options.record, case)
+                rounds, others = recorded(options.record, case, settings_of(options))
+                if others > 0:
+                    print(f"{case}: {others} rounds of the record left out: not of --layers {options.layers} --steps {options.steps}",
+                          file=sys.stderr)
                 for _ in range(options.rounds):
                     rounds.append(round_of(options, folder, there, layout, how))
                     if options.record:
                         with options.record.open("a") as record:
-                            record.write(json.dumps({"case": case, "round": rounds[-1]}) + "\n")
+                            record.write(json.dumps({"case": case, "settings": settings_of(options), "round": rounds[-1]}) + "\n")
                 if not rounds:
                     continue
                 if not head:
