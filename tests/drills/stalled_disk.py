@@ -5,10 +5,11 @@ In the middle of training the disk moves no more than a page a second for the ru
 Half of the collectives' deadline later stderr must name the unit whose bytes wait; the run must go on when the disk does, and
 end with the losses and the weights of a run that nothing disturbed.
 
-    tests/drills/stalled_disk.py --folder DIR [--bin BIN]
+    tests/drills/stalled_disk.py [--folder DIR] [--bin BIN]
 
-DIR is on the disk. As root, with version 1 of the blkio controller; where that is not there it says so and ends with exit code
-77. The last line of the output is the summary, one JSON object; exit code 1 where something is wrong.
+DIR is on the disk; by default that of temporary files. As root, with version 1 of the blkio controller; where that is not there,
+or no disk behind the folder, one line says so and the exit code is 77. The last line of the output is the summary, one JSON
+object; exit code 1 where something is wrong.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -28,9 +30,11 @@ CRAWL = 4096  # bytes a second
 
 
 def disk_of(folder):
-    """Major and minor number of the whole disk."""
+    """Major and minor number of the whole disk; None: it lies on none."""
     number = os.stat(folder).st_dev
     device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    if not device.exists():
+        return None
     return ((device.parent if (device / "partition").exists() else device) / "dev").read_text().strip()
 
 
@@ -66,15 +70,18 @@ def train(options, folder, name, stalls=None):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--bin", type=Path, default=default_bin())
     options = parser.parse_args()
+    if disk_of(options.folder) is None:
+        print(f"no disk behind {options.folder}: give a folder on one with --folder")
+        return 77
     try:
         GROUP.mkdir()
     except OSError as error:
-        print(f"no blkio controller: {error}")
+        print(f"no version 1 of the blkio controller that this user may use: {error}")
         return 77
-    wrong = []
+    wrong, named_units = [], 0
     try:
         with scratch() as name:
             folder = Path(name)
@@ -86,6 +93,7 @@ def main():
                 run = train(options, folder, stalls, stalls)
                 named = [line for line in run["said"].splitlines() if "AdamW " in line and f"{stalls}_piece" in line]
                 print(f"{stalls}s stand still after step {run['during']}: {named[0] if named else 'no line says so'}")
+                named_units += bool(named)
                 if not named:
                     wrong.append(f"{stalls}: no unit is named")
                 if run["digits"] != straight["digits"]:
@@ -96,7 +104,7 @@ def main():
         GROUP.rmdir()
     for text in wrong:
         print(text)
-    print(json.dumps({"trials": 2, "wrong": len(wrong)}))
+    print(json.dumps({"trials": 2, "named": named_units, "wrong": wrong}))
     return 1 if wrong else 0
 
 
