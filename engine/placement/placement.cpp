@@ -49,15 +49,26 @@ EngineOptions with_nvme_of(const Config& config, EngineOptions options) {
   return options;
 }
 
-void require_possible_placements(DeviceKind device, Placement placement,
-                                 std::span<const StatePlacement> placements) {
-  const bool leaves = placement == Placement::kGpu || placement == Placement::kStream;
-  const bool given = std::ranges::any_of(placements, &updates_on_device);
-  if (device == DeviceKind::kCpu && (leaves || given)) {
+void require_possible_placements(const EngineOptions& options) {
+  if (options.device != DeviceKind::kCpu) {
+    return;
+  }
+  const bool leaves =
+      options.placement == Placement::kGpu || options.placement == Placement::kStream;
+  const bool given = std::ranges::any_of(options.placements, &updates_on_device);
+  if (leaves || given) {
     throw user_error("engine",
                      "placement is {}, and the CPU computes; use placement cpu, or device cuda "
                      "(sim simulates an accelerator)",
-                     leaves ? name_of(placement) : "given by unit");
+                     leaves ? name_of(options.placement) : "given by unit");
+  }
+  const bool to_nvme = options.placement == Placement::kNvme ||
+                       (options.placement == Placement::kAuto && options.nvme.overflow);
+  if (options.offload_ratio.value_or(1) < 1 && options.placements.empty() && !to_nvme) {
+    throw user_error("engine",
+                     "offload_ratio is {}, and the CPU computes: state has no place but its "
+                     "memory; leave it empty, or give a folder with nvme.path and placement nvme",
+                     *options.offload_ratio);
   }
 }
 

@@ -32,9 +32,9 @@ namespace tandem {
 /// the options leave the placement open. Throws user_error where there is no folder for it.
 [[nodiscard]] EngineOptions with_nvme_of(const Config& config, EngineOptions options);
 
-/// Throws user_error where the CPU computes and the options ask for memory of an accelerator.
-void require_possible_placements(DeviceKind device, Placement placement,
-                                 std::span<const StatePlacement> placements);
+/// Throws user_error where the CPU computes and the options (with_nvme_of()) ask for memory of an
+/// accelerator, or for a share of state to leave the host and say nowhere to.
+void require_possible_placements(const EngineOptions& options);
 
 /// The options as they are, or, with an optimizer that updates jointly (updates_jointly()), such
 /// that no state leaves the host, but for NVMe. Throws user_error where they ask for another place.

@@ -137,24 +137,26 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
 }
 
 /// Rule 1, into `input`. `host`: what of the host's memory the run may have; absent: nothing for
-/// state.
+/// state without a ratio, and no limit with one.
 void place_on_nvme(const Model& model, std::optional<double> ratio,
                    const std::optional<MemoryLimit>& host, PlanInput& input) {
   std::vector<StatePlacement>& placements = input.shape.engine.placements;
-  placements = forced_placements(model, Placement::kNvme, ratio);
+  placements = forced_placements(model, Placement::kNvme, std::nullopt);
+  const std::vector<StatePlacement> leaving = forced_placements(model, Placement::kNvme, ratio);
   PlanInput bare = input;
   bare.shape.shadows = {};
   const MemoryPlan plan = plan_memory(model, bare);
-  const bool fills = host && !ratio;
-  std::int64_t room = fills ? (host->bytes - plan.host_total()) / plan.ranks_per_host : -1;
+  std::int64_t room = host    ? (host->bytes - plan.host_total()) / plan.ranks_per_host
+                      : ratio ? INT64_MAX
+                              : -1;
   for (std::size_t unit = 0; unit < plan.units.size(); ++unit) {
     const UnitCost& cost = plan.units[unit];
-    room -= static_cast<std::int64_t>(cost.master + cost.moments);
+    const bool leaves = ratio && leaving[unit] == StatePlacement::kNvme;
     if (cost.weights_on_nvme && !model.units[unit].frozen()) {
-      placements[unit] = StatePlacement::kNvme;  // whatever the ratio says
-      room = -1;
-    } else if (room >= 0) {
-      placements[unit] = StatePlacement::kHost;
+      room = -1;  // whatever the ratio says
+    } else if (!leaves) {
+      room -= static_cast<std::int64_t>(cost.master + cost.moments);
+      placements[unit] = room >= 0 ? StatePlacement::kHost : placements[unit];
     }
   }
 }
@@ -167,6 +169,13 @@ StateSizes nvme_slice_of(const RankShape& shape) {
     slice.master = FileUpdates::kElementsAlignment * sizeof(float);
   }
   return slice;
+}
+
+/// With what the config says of places. Throws user_error for what cannot be.
+EngineOptions placed_as_given(const Config& config, EngineOptions options) {
+  options = with_nvme_of(config, std::move(options));
+  require_possible_placements(options);
+  return with_activation_offload_of(config, on_host_if_joint(config, std::move(options)));
 }
 
 /// What the first rank says, on all of them.
@@ -224,10 +233,8 @@ std::string place(const Model& model, const Config& config, const EngineOptions&
 
 RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& asked,
                  const LargestBatch& batch, const RunLimits& limits, Communicator& ranks) {
-  require_possible_placements(asked.device, asked.placement, asked.placements);
   require_row_sharing(model, config.sequence_parallel_size, asked.sequence_blocks);
-  const EngineOptions options =
-      with_activation_offload_of(config, on_host_if_joint(config, with_nvme_of(config, asked)));
+  const EngineOptions options = placed_as_given(config, asked);
   const std::int64_t ranks_per_host = limits.ranks_per_host > 0
                                           ? std::min(limits.ranks_per_host, config.world_size)
                                           : config.world_size;
@@ -256,9 +263,10 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   }
 
   if (on_nvme) {
-    const bool asked_for = options.placement == Placement::kNvme;
-    place_on_nvme(model, asked_for ? offload_ratio_of(config, options) : std::nullopt,
-                  asked_for ? limits.memory.host : facts.memory.host, input);
+    const std::optional<double> ratio = offload_ratio_of(config, options);
+    const std::optional<MemoryLimit> given = ratio ? std::nullopt : limits.memory.host;
+    place_on_nvme(model, ratio, options.placement == Placement::kNvme ? given : facts.memory.host,
+                  input);
   }
 
   choose_offload(model, input, facts.memory);
@@ -316,13 +324,13 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
 }
 
 EngineOptions place_as_asked(const Model& model, const Config& config, EngineOptions options) {
-  require_possible_placements(options.device, options.placement, options.placements);
-  options = with_activation_offload_of(
-      config, on_host_if_joint(config, with_nvme_of(config, std::move(options))));
-  const bool leaves = options.device != DeviceKind::kCpu || options.placement == Placement::kNvme;
-  if (leaves && options.placements.empty()) {
-    options.placements =
-        forced_placements(model, options.placement, offload_ratio_of(config, options));
+  options = placed_as_given(config, std::move(options));
+  const bool on_cpu = options.device == DeviceKind::kCpu;
+  const std::optional<double> ratio = offload_ratio_of(config, options);
+  const Placement placement =
+      on_cpu && ratio && overflows_to_nvme(options) ? Placement::kNvme : options.placement;
+  if ((!on_cpu || placement == Placement::kNvme) && options.placements.empty()) {
+    options.placements = forced_placements(model, placement, ratio);
   }
   return options;
 }

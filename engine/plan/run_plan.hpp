@@ -5,8 +5,8 @@
 // placed by the first of these rules that says something:
 //   1. NVMe                        as far as a ratio says, else all but what a given limit of host
 //                                  memory holds, from the first unit on; where the CPU computes
-//                                  also where a folder is given and the host's free memory does
-//                                  not hold all
+//                                  also where a folder is given: what a ratio says, and what the
+//                                  host's free memory does not hold
 //   2. the CPU computes            all on the host
 //   3. EngineOptions::placements   as given, unit by unit
 //   4. a placement other than auto, or a ratio (of the options, else of the config)

@@ -40,11 +40,11 @@ void check_placement(const EngineFlags& f, DeviceKind device) {
   if (leaves && !to_nvme && device == DeviceKind::kCpu) {
     throw user_error(
         "flags",
-        "{} needs an accelerator, and --device {} has none here; leave it out, or use --device sim "
-        "for a simulated one",
+        "{} needs an accelerator{}, and --device {} has none here; leave it out, or use "
+        "--device sim for a simulated one",
         ratio < 1 ? fmt::format("--offload_ratio {}", ratio)
                   : fmt::format("--placement {}", name_of(placement)),
-        f.device);
+        ratio < 1 ? " or --nvme_path" : "", f.device);
   }
 }
 
@@ -80,7 +80,8 @@ void add_engine_flags(CLI::App& app, EngineFlags& f) {
   app.add_option(
       "--offload_ratio", o.offload_ratio,
       "Share of the optimizer's bytes (0 to 1) that stays on the host; the rest goes "
-      "where --placement says, by itself to the device; default: the config's, or chosen");
+      "where --placement says, by itself to the device, or where the CPU computes to --nvme_path; "
+      "default: the config's, or chosen");
   add_enum(app, "--overlap", o.overlap,
            "What may run at the same time: off, comm (gathers and reductions), offload (also "
            "the optimizer, under the next forward), full (also under its own backward)");

@@ -115,6 +115,8 @@ TEST(RunPlan, RefusesOptionsThatNoRunCanHave) {
   EngineOptions options;
   options.placement = Placement::kGpu;
   EXPECT_THROW((void)planned(program(options)), Error);
+  test::expect_error([] { (void)planned(program({.offload_ratio = 0.5})); },
+                     {"offload_ratio is 0.5", "the CPU computes", "nvme.path"});
 }
 
 /// Ranks measure different things, and decide alike.

@@ -11,8 +11,7 @@
 #include <unistd.h>
 
 #include "actors/optimizer/file_updates.hpp"
-#include "engine/plan/nvme_disk.hpp"
-#include "engine/plan/run_plan.hpp"
+#include "engine/memory/memory_plan.hpp"
 #include "tests/support/io_support.hpp"
 #include "tests/support/toy/placements.hpp"
 #include "tests/support/toy/training.hpp"
@@ -21,10 +20,11 @@ namespace tandem {
 namespace {
 
 using test::TempDir;
+using toy::first_two;
+using toy::kNvme;
 using toy::Setting;
 using toy::TrainingRun;
 
-constexpr StatePlacement kNvme = StatePlacement::kNvme;
 const std::vector<StatePlacement> kAllOnNvme(5, kNvme);
 const std::vector<StatePlacement> kSomeOnNvme = {toy::kHost, kNvme, toy::kHost, kNvme, kNvme};
 
@@ -95,17 +95,6 @@ TEST(NvmeState, UpdatesAheadOfTheVerdictHaveTheBitsOfMemory) {
       }
     }
   }
-}
-
-/// Elements that a rank has of the first two units.
-std::int64_t first_two(int world) {
-  std::size_t elements = 0;
-  for (std::size_t unit = 0; unit < 2; ++unit) {
-    elements += UnitLayout::make(static_cast<std::size_t>(toy::model().units[unit].numel()),
-                                 static_cast<std::uint32_t>(world))
-                    .shard_elements;
-  }
-  return static_cast<std::int64_t>(elements);
 }
 
 Setting with_weights_there(Setting setting, std::int64_t kept) {
@@ -315,163 +304,6 @@ TEST(NvmeState, AFaultOfWeightsNamesTheirUnit) {
   cut_state_files();
   test::expect_error([&] { (void)steps_of(engine, setting, 2, 1); },
                      {"[nvme] cannot read the weights of \"", "ends at byte"}, ExitCode::kFailure);
-}
-
-/// `host_bytes`: of a host elsewhere, whose figures do not depend on this process.
-RunPlan planned(const EngineOptions& options, const std::string& offload,
-                std::int64_t host_bytes = 0, const Model& model = toy::model()) {
-  const Config config = parse_config(
-      R"({"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3,
-          "stage3_param_persistence_threshold": 0, "offload_optimizer": {)" +
-          offload + R"(}}})",
-      "test", 1);
-  RunLimits limits;
-  if (host_bytes > 0) {
-    limits.memory.host = MemoryLimit{host_bytes, "for this test"};
-    limits.elsewhere = true;
-  }
-  Alone alone;
-  return plan_run(model, config, options, {}, limits, alone);
-}
-
-TEST(NvmeState, ThePlanHasItOnTheDiskAndAHotPrefixInMemory) {
-  const TempDir folder;
-  EngineOptions options{.compute_threads = 1, .optimizer_threads = 1};
-  options.nvme.any_disk = true;
-  const RunPlan in_memory = planned(options, R"("device": "cpu")");
-  const std::string nvme =
-      fmt::format(R"("device": "nvme", "nvme_path": "{}")", folder.path().string());
-  const RunPlan all = planned(options, nvme);
-  const std::int64_t moments = in_memory.memory().of(MemoryPurpose::kMoments, MemoryKind::kHost);
-  EXPECT_GT(moments, 0);
-  EXPECT_EQ(all.options.placements, kAllOnNvme);
-  EXPECT_EQ(all.memory().of(MemoryPurpose::kMoments, MemoryKind::kNvme), moments);
-  EXPECT_EQ(all.memory().of(MemoryPurpose::kMoments, MemoryKind::kHost), 0);
-  EXPECT_THAT(all.placement, ::testing::HasSubstr("ahead of the verdict"));
-  EXPECT_THAT(all.report.text(all.limits), ::testing::HasSubstr("nvme, all ranks"));
-  EXPECT_THAT(all.nvme, ::testing::HasSubstr("GB/s each way"));
-  // Room for the first two units' state, and a byte less than for the third's.
-  const RunPlan none = planned(options, nvme, 1);
-  EXPECT_TRUE(none.report.lacks.has_value());
-  const std::vector<UnitCost>& units = all.memory().units;
-  const std::int64_t room =
-      none.memory().host_total() +
-      static_cast<std::int64_t>(units[0].moments + units[1].moments + units[2].moments) - 1;
-  const RunPlan some = planned(options, nvme, room);
-  EXPECT_EQ(some.options.placements,
-            (std::vector<StatePlacement>{toy::kHost, toy::kHost, kNvme, kNvme, kNvme}));
-  EXPECT_FALSE(some.report.lacks.has_value());
-  const RunPlan kept = planned(options, nvme + R"(, "ratio": 1.0)");
-  EXPECT_THAT(kept.options.placements, ::testing::Each(toy::kHost));
-}
-
-TEST(NvmeState, BesideAnAcceleratorTheSolversOverflowGoesThere) {
-  const TempDir folder;
-  Model model = toy::model();  // a description, with state beside which a stage is small
-  for (UnitSpec& unit : model.units) {
-    unit.parameters.front().shape = {1 << 24};
-  }
-  EngineOptions options{.device = DeviceKind::kSim,
-                        .speculate = Speculate::kOff,
-                        .compute_threads = 1,
-                        .optimizer_threads = 1};
-  options.sim.memory_bytes = 1e15;
-  options.sim.memory_bytes_per_s = 1e3;  // so that the host updates
-  options.nvme = {.path = folder.path(), .overflow = true, .any_disk = true};
-  const auto plan_with = [&](const EngineOptions& how, std::int64_t host_bytes) {
-    return planned(how, R"("device": "cpu")", host_bytes, model);
-  };
-  constexpr std::int64_t kPlenty = std::int64_t{1} << 40;
-  const RunPlan roomy = plan_with(options, kPlenty);
-  EXPECT_EQ(roomy.memory().nvme_total(), 0);
-  using Placements = std::vector<StatePlacement>;
-  const auto room_with = [&](const Placements& placements) {
-    EngineOptions there = options;
-    there.placements = placements;
-    return plan_with(there, kPlenty).memory().host_total();
-  };
-  const Placements last = {toy::kHost, toy::kHost, toy::kHost, kNvme, kNvme};
-  const std::int64_t room = room_with(last);
-  ASSERT_LT(room, roomy.memory().host_total());
-  EXPECT_EQ(plan_with(options, room).options.placements, last);
-  // Two blocks are a little more than a block and the last unit.
-  const RunPlan more = plan_with(options, room - 1);
-  EXPECT_EQ(more.options.placements,
-            (Placements{toy::kHost, toy::kHost, kNvme, kNvme, toy::kHost}));
-  EXPECT_FALSE(more.report.lacks.has_value());
-  EXPECT_THAT(more.placement, ::testing::AllOf(::testing::HasSubstr("ahead of the verdict"),
-                                               ::testing::HasSubstr("ms predicted")));
-  const Placements all(5, kNvme);
-  EXPECT_EQ(plan_with(options, room_with(all)).options.placements, all);
-  EXPECT_TRUE(plan_with(options, room_with(all) - 1).report.lacks.has_value());
-  // A large unit stays where small ones are enough.
-  model.units.back().parameters.front().shape = {1 << 26};
-  const Placements blocks = {toy::kHost, toy::kHost, kNvme, kNvme, toy::kHost};
-  EXPECT_EQ(plan_with(options, room_with(blocks)).options.placements, blocks);
-  options.nvme = {};
-  EXPECT_TRUE(plan_with(options, room).report.lacks.has_value());
-}
-
-TEST(NvmeState, ThePlanHasWeightsThereBehindThoseThatMemoryKeeps) {
-  const TempDir folder;
-  EngineOptions options{.compute_threads = 1, .optimizer_threads = 1};
-  options.nvme.any_disk = true;
-  const std::string there =
-      fmt::format(R"("device": "nvme", "nvme_path": "{}"}}, "offload_param": {{"device": "nvme",
-                      "max_in_cpu": {})",
-                  folder.path().string(), first_two(1));
-  const RunPlan plan = planned(options, there);
-  const RunPlan kept = planned(
-      options, fmt::format(R"("device": "nvme", "nvme_path": "{}")", folder.path().string()));
-  const auto weights = [](const RunPlan& of, MemoryKind kind) {
-    return of.memory().of(MemoryPurpose::kWeights, kind);
-  };
-  EXPECT_EQ(weights(kept, MemoryKind::kNvme), 0);
-  EXPECT_GT(weights(plan, MemoryKind::kNvme), 0);
-  EXPECT_EQ(weights(plan, MemoryKind::kNvme) + weights(plan, MemoryKind::kHost),
-            weights(kept, MemoryKind::kHost));
-  EXPECT_GT(plan.memory().of(MemoryPurpose::kGradients, MemoryKind::kNvme), 0);
-  EXPECT_LT(plan.memory().of(MemoryPurpose::kGradients, MemoryKind::kHost),
-            kept.memory().of(MemoryPurpose::kGradients, MemoryKind::kHost));
-  EXPECT_THAT(plan.placement, ::testing::HasSubstr("of a rank's weights lie there"));
-  // Beside backward: the weights once more, and the gradients.
-  const auto in_file = [&](MemoryPurpose purpose) {
-    return plan.memory().of(purpose, MemoryKind::kNvme);
-  };
-  const NvmeBytes& computing = plan.memory().nvme_computing;
-  EXPECT_EQ(computing.read, weights(plan, MemoryKind::kNvme));
-  EXPECT_EQ(computing.written, in_file(MemoryPurpose::kGradients));
-  EXPECT_EQ(kept.memory().nvme_computing.read, 0);
-  // Of updates: their state, of which fp32 weights are a part, and for the next forward the
-  // weights.
-  const NvmeBytes& updating = plan.memory().nvme_updating;
-  const std::int64_t state = in_file(MemoryPurpose::kMaster) + in_file(MemoryPurpose::kMoments);
-  EXPECT_EQ(updating.read,
-            state + 2 * weights(plan, MemoryKind::kNvme) + in_file(MemoryPurpose::kGradients));
-  EXPECT_EQ(updating.written, state + weights(plan, MemoryKind::kNvme));
-  // State of the first units goes back to memory where there is room; of the others never.
-  const RunPlan roomy = planned(options, there, std::int64_t{1} << 40);
-  EXPECT_EQ(roomy.options.placements,
-            (std::vector<StatePlacement>{toy::kHost, toy::kHost, kNvme, kNvme, kNvme}));
-}
-
-TEST(NvmeState, TheDisksTimeIsOfWhatGoesSideBySideAndOfTheRest) {
-  const DiskRates rates{.each_way = 2, .read = 4, .write = 1};
-  EXPECT_EQ(rates.seconds(10, 10), 5);
-  EXPECT_EQ(rates.seconds(14, 10), 6);
-  EXPECT_EQ(rates.seconds(10, 12), 7);
-}
-
-TEST(NvmeState, WhatIsNoDiskIsRefused) {
-  EngineOptions options{.compute_threads = 1, .optimizer_threads = 1};
-  test::expect_error([&] { (void)planned(options, R"("device": "nvme")"); }, {"--nvme_path"});
-  const TempDir folder;
-  options.nvme.path = folder / "none";
-  test::expect_error([&] { (void)planned(options, R"("device": "nvme")"); },
-                     {"no folder", options.nvme.path});
-  EXPECT_EQ(why_no_disk(0x01021994), "in memory (tmpfs)");
-  EXPECT_EQ(why_no_disk(0x6969), "on the network (NFS)");
-  EXPECT_EQ(why_no_disk(0xef53), "");  // ext4
 }
 
 }  // namespace

@@ -2,11 +2,13 @@
 // meet every case, and a walk through them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "engine/layout/sharding.hpp"
 #include "engine/types/state_placement.hpp"
 #include "tests/support/toy/training.hpp"
 
@@ -15,6 +17,7 @@ namespace tandem::toy {
 inline constexpr StatePlacement kHost = StatePlacement::kHost;
 inline constexpr StatePlacement kDevice = StatePlacement::kDevice;
 inline constexpr StatePlacement kStreamed = StatePlacement::kStreamed;
+inline constexpr StatePlacement kNvme = StatePlacement::kNvme;
 
 inline const std::vector<StatePlacement> kAllPlacements[] = {
     {kDevice, kDevice, kDevice, kDevice, kDevice},
@@ -47,6 +50,17 @@ void in_every_placement(Setting setting, const std::vector<Overlap>& overlaps, V
       }
     }
   }
+}
+
+/// Elements that a rank has of the first two units.
+inline std::int64_t first_two(int world) {
+  std::size_t elements = 0;
+  for (std::size_t unit = 0; unit < 2; ++unit) {
+    elements += UnitLayout::make(static_cast<std::size_t>(model().units[unit].numel()),
+                                 static_cast<std::uint32_t>(world))
+                    .shard_elements;
+  }
+  return static_cast<std::int64_t>(elements);
 }
 
 }  // namespace tandem::toy
