@@ -76,6 +76,25 @@ void place_overflow(const Model& model, const MemoryPlan& all_on_host, const Mem
   }
 }
 
+/// Of shadows on NVMe: what else may come to that disk, as checkpoints do, has half of its room.
+/// Those whose gradients come first have the rest.
+void keep_shadows_with_room(const MemoryPlan& all, std::int64_t free_bytes, PlanInput& input) {
+  std::int64_t room = free_bytes / 2 / all.ranks_per_host - all.total(MemoryKind::kNvme) +
+                      all.of(MemoryPurpose::kShadows, MemoryKind::kNvme);
+  const std::vector<StatePlacement>& placements = input.shape.engine.placements;
+  std::vector<std::size_t> kept;
+  for (const std::size_t unit : all.shadows) {
+    const bool on_nvme = unit < placements.size() && placements[unit] == StatePlacement::kNvme;
+    const UnitCost& cost = all.units[unit];
+    const auto bytes = on_nvme ? static_cast<std::int64_t>(cost.master + cost.moments) : 0;
+    if (bytes <= room || !on_nvme) {
+      room -= bytes;
+      kept.push_back(unit);
+    }
+  }
+  input.shape.engine.units_ahead = std::move(kept);
+}
+
 /// Whether boundaries have room where segments compute; they have where no limit is known.
 bool boundaries_fit(const MemoryPlan& plan, const PlanInput& input, const MemoryLimits& limits) {
   if (input.accelerator) {
@@ -142,10 +161,9 @@ MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimi
       input.shape.shadows.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));
     }
     plan = plan_memory(model, input);
-    // What else may come to that disk, as checkpoints do, has half of its room.
     if (limits.nvme && plan.of(MemoryPurpose::kShadows, MemoryKind::kNvme) > 0 &&
         plan.nvme_total() > limits.nvme->bytes / 2) {
-      input.shape.shadows = {};
+      keep_shadows_with_room(plan, limits.nvme->bytes, input);
       plan = plan_memory(model, input);
     }
   }

@@ -17,6 +17,7 @@
 #include "engine/plan/nvme_disk.hpp"
 #include "engine/plan/nvme_spill.hpp"
 #include "engine/types/boundary_share.hpp"
+#include "engine/types/capped.hpp"
 #include "engine/types/row_sharing.hpp"
 #include "runtime/system/limits.hpp"
 #include "runtime/system/machine.hpp"
@@ -110,6 +111,7 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
     if (wants_nvme(options) && !limits.elsewhere) {
       memory.nvme = room_on_nvme(options.nvme);
     }
+    memory.nvme = limits.memory.nvme ? limits.memory.nvme : memory.nvme;
     text = fmt::format("{} {}\n", limits.elsewhere ? 0 : machine::rss_bytes(),
                        input.shape.shadows.bytes) +
            text_of(memory.host) + text_of(memory.device) + text_of(memory.nvme);
@@ -196,6 +198,28 @@ double disk_speed(const EngineOptions& options, const RunLimits& limits, const P
     text = fmt::format("{}", rates.each_way / static_cast<double>(input.ranks_per_host));
   }
   return std::stod(ranks.of_first_rank(text));
+}
+
+/// Of units whose state lies on NVMe: which are updated ahead of the verdict.
+std::string updates_ahead_text(const Model& model, const PlanInput& input, const RunPlan& plan) {
+  const auto units_of = [&input](const MemoryPlan& memory) {
+    return std::ranges::count_if(memory.shadows, [&input](std::size_t unit) {
+      return input.shape.engine.placements[unit] == StatePlacement::kNvme;
+    });
+  };
+  PlanInput again = input;
+  MemoryLimits roomy = plan.limits;
+  roomy.nvme.reset();
+  const MemoryPlan all = plan_and_place(model, again, roomy);
+  const auto ahead = units_of(plan.memory());
+  if (ahead < units_of(all)) {
+    return fmt::format(
+        "updates of {} of {} units there begin ahead of the verdict: for all of them {} must be "
+        "free in that folder, of which half is left to others",
+        ahead, units_of(all), size_text(product_capped(2, all.nvme_total())));
+  }
+  return ahead > 0 ? "updates of what is there begin ahead of the verdict, too"
+                   : "no update of what is there begins ahead of the verdict";
 }
 
 /// Rules 4 to 6 of the header, into `input`; in words.
@@ -290,9 +314,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   plan.report = check_fit(model, input, plan.limits);
   if (std::ranges::find(input.shape.engine.placements, StatePlacement::kNvme) !=
       input.shape.engine.placements.end()) {
-    const bool ahead = plan.memory().of(MemoryPurpose::kShadows, MemoryKind::kNvme) > 0;
-    plan.placement += ahead ? "; updates of what is there begin ahead of the verdict, too"
-                            : "; no update of what is there begins ahead of the verdict";
+    plan.placement += "; " + updates_ahead_text(model, input, plan);
   }
   if (const std::int64_t weights = plan.memory().of(MemoryPurpose::kWeights, MemoryKind::kNvme);
       weights > 0) {

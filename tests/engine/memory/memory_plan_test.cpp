@@ -367,8 +367,18 @@ TEST(MemoryCheck, SecondCopiesInTheFileAreThoseOfThePlan) {
   EXPECT_EQ(plan_memory(model, run).shadows, plan.shadows);
   EXPECT_EQ(plan_memory(model, run).host_total(), plan.host_total());
 
-  limits.nvme = MemoryLimit{3 * without.nvme_total(), "there"};  // half is for others
+  // Half is for others: of the rest those whose gradients come first.
+  limits.nvme = MemoryLimit{3 * without.nvme_total(), "there"};
+  const MemoryPlan some = check_fit(model, input, limits).plan;
+  EXPECT_THAT(some.shadows, ::testing::ElementsAre(11, 10, 9, 8, 7, 6));
+  EXPECT_LE(2 * some.nvme_total(), limits.nvme->bytes);
+  limits.nvme->bytes = 2 * some.nvme_total() - 1;
+  EXPECT_EQ(check_fit(model, input, limits).plan.shadows.size(), some.shadows.size() - 1);
+  limits.nvme->bytes = 2 * without.nvme_total();
   EXPECT_TRUE(check_fit(model, input, limits).plan.shadows.empty());
+  // What lies in memory is not the disk's.
+  limits.host->bytes *= 4;
+  EXPECT_THAT(check_fit(model, input, limits).plan.shadows, ::testing::ElementsAre(15, 14, 13, 12));
 }
 
 TEST(MemoryCheck, StateGoesToTheAcceleratorWhereTheHostIsFull) {

@@ -71,6 +71,35 @@ TEST(NvmePlan, ThePlanHasItOnTheDiskAndAHotPrefixInMemory) {
   EXPECT_THAT(kept.options.placements, ::testing::Each(kHost));
 }
 
+TEST(NvmePlan, ThePlanSaysWhichUpdatesTheDiskHasNoRoomFor) {
+  const TempDir folder;
+  EngineOptions options{.speculate = Speculate::kOn, .compute_threads = 1, .optimizer_threads = 1};
+  options.nvme = {.path = folder.path(), .any_disk = true};
+  options.placements = kAllOnNvme;
+  const Config config = parse_config(
+      R"({"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true}})", "test", 1);
+  const auto with_free = [&](std::int64_t nvme_bytes) {
+    RunLimits limits{.elsewhere = true};
+    limits.memory.host = MemoryLimit{std::int64_t{1} << 40, "for this test"};
+    limits.memory.nvme = MemoryLimit{nvme_bytes, "for this test"};
+    Alone alone;
+    return plan_run(toy::model(), config, options, {}, limits, alone);
+  };
+  const RunPlan all = with_free(std::int64_t{1} << 40);
+  EXPECT_THAT(all.placement, ::testing::HasSubstr("; updates of what is there begin ahead"));
+  const std::size_t units = all.options.units_ahead->size();
+  ASSERT_GT(units, 1U);
+  EXPECT_EQ(with_free(2 * all.memory().nvme_total()).placement, all.placement);
+  const RunPlan some = with_free(2 * all.memory().nvme_total() - 2);
+  EXPECT_THAT(some.placement,
+              ::testing::HasSubstr(fmt::format("; updates of {} of {} units there begin ahead of "
+                                               "the verdict: for all of them",
+                                               some.options.units_ahead->size(), units)));
+  EXPECT_LT(some.options.units_ahead->size(), units);
+  EXPECT_FALSE(some.options.units_ahead->empty());
+  EXPECT_EQ(some.options.speculate, Speculate::kOn);
+}
+
 /// Where the CPU computes a folder takes what memory does not hold, and the share that is to leave.
 TEST(NvmePlan, OfAFolderARatioSaysTheLeastShare) {
   const TempDir folder;
