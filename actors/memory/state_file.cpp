@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -42,9 +43,10 @@ StateFile::~StateFile() {
   }
 }
 
-Task<> StateFile::open(FileIo* io, std::string path, std::size_t piece_bytes) {
+Task<> StateFile::open(FileIo* io, std::string path, std::size_t piece_bytes, BusyTime* busy) {
   TANDEM_CHECK(io_ == nullptr, "a state file is opened once");
   io_ = io;
+  busy_ = busy;
   piece_bytes_ = std::max(aligned(piece_bytes), kAlignment);
   bool passes_cache = true;
   try {
@@ -100,7 +102,10 @@ Task<> StateFile::write(std::vector<Transfer> transfers, Name what) {
 }
 
 Task<> StateFile::transfer(std::vector<Transfer> transfers, Name what, MovePiece move_piece) {
-  const BusyTime::Working working(busy_);
+  std::optional<BusyTime::Working> working;
+  if (busy_ != nullptr) {
+    working.emplace(*busy_);
+  }
   Scope pieces(EventLoop::current(), "state file");
   for (const Piece& piece : pieces_of(transfers)) {
     pieces.spawn(what, move_piece, piece);

@@ -51,8 +51,9 @@ class StateFile {
   StateFile& operator=(const StateFile&) = delete;
 
   /// Makes the file, which must not exist. `piece_bytes`: of a call; pieces of a transfer are asked
-  /// for together.
-  Task<> open(FileIo* io, std::string path, std::size_t piece_bytes);
+  /// for together. `busy`: counts the time in which one of its transfers, or of another file's that
+  /// has the same, is under way; outlives it.
+  Task<> open(FileIo* io, std::string path, std::size_t piece_bytes, BusyTime* busy = nullptr);
 
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
@@ -71,8 +72,6 @@ class StateFile {
   Task<> read(std::vector<Transfer> transfers, Name what = "state file");
   Task<> write(std::vector<Transfer> transfers, Name what = "state file");
 
-  /// Seconds in which at least one transfer was under way, so far.
-  [[nodiscard]] double busy_s() const noexcept { return busy_.seconds(); }
   [[nodiscard]] std::uint64_t bytes_read() const noexcept { return bytes_read_; }
   [[nodiscard]] std::uint64_t bytes_written() const noexcept { return bytes_written_; }
 
@@ -95,7 +94,7 @@ class StateFile {
   IoFile file_;
   std::uint64_t bytes_read_ = 0;
   std::uint64_t bytes_written_ = 0;
-  BusyTime busy_;
+  BusyTime* busy_ = nullptr;
 };
 
 /// What a run says that cannot read or write `what` there, and ends.

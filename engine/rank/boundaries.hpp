@@ -73,9 +73,6 @@ class Boundaries {
   [[nodiscard]] std::size_t host_bytes() const noexcept {
     return place_ != nullptr ? place_->host_bytes() : 0;
   }
-  [[nodiscard]] double disk_busy_s() const noexcept {
-    return place_ != nullptr ? place_->disk_busy_s() : 0;
-  }
 
  private:
   struct Slot {

@@ -112,7 +112,7 @@ Task<> FileBoundaries::open(std::size_t boundary, std::size_t bytes) {
   std::unique_ptr<StateFile>& file = files_[boundary];
   file = std::make_unique<StateFile>(bytes);
   co_await file->open(options_.io, fmt::format("{}-{}", options_.path, opened_++),
-                      options_.block_bytes);
+                      options_.block_bytes, options_.busy);
 }
 
 Task<> FileBoundaries::take_away(std::size_t boundary, std::span<const std::byte> from) {
@@ -132,7 +132,6 @@ Task<> FileBoundaries::take_away(std::size_t boundary, std::span<const std::byte
     if (files_[boundary] == nullptr || files_[boundary]->size_bytes() < room) {
       co_await open(boundary, room);
     }
-    const BusyTime::Working working(busy_);
     co_await files_[boundary]->write(
         {{.in_file = files_[boundary]->data(), .memory = stage.data(), .bytes = from.size()}});
   } catch (const FileError& error) {
@@ -143,7 +142,6 @@ Task<> FileBoundaries::take_away(std::size_t boundary, std::span<const std::byte
 Task<> FileBoundaries::bring_back(std::size_t boundary, std::span<std::byte> into) {
   TANDEM_CHECK(into.data() == room(boundary), "a boundary comes back to its stage");
   try {
-    const BusyTime::Working working(busy_);
     co_await files_[boundary]->read(
         {{.in_file = files_[boundary]->data(), .memory = into.data(), .bytes = into.size()}});
   } catch (const FileError& error) {

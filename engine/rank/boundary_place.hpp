@@ -45,8 +45,6 @@ class BoundaryPlace {
   }
   /// Host memory that it has by now.
   [[nodiscard]] virtual std::size_t host_bytes() const noexcept = 0;
-  /// Seconds in which a disk worked for it.
-  [[nodiscard]] virtual double disk_busy_s() const noexcept { return 0; }
 };
 
 /// Of a device's memory, in pinned host memory.
@@ -84,6 +82,7 @@ class FileBoundaries final : public BoundaryPlace {
     CpuPool* copies = nullptr;  // likewise
     std::string path;           // of the files, with a number behind it
     std::size_t block_bytes = std::size_t{1} << 20;
+    BusyTime* busy = nullptr;        // as StateFile::open() has it
     std::vector<std::string> names;  // [boundary], for messages
   };
   explicit FileBoundaries(Options options);
@@ -92,7 +91,6 @@ class FileBoundaries final : public BoundaryPlace {
   Task<> bring_back(std::size_t boundary, std::span<std::byte> into) override;
   std::byte* room(std::size_t boundary) override { return stage_of(boundary).data(); }
   [[nodiscard]] std::size_t host_bytes() const noexcept override;
-  [[nodiscard]] double disk_busy_s() const noexcept override { return busy_.seconds(); }
 
  private:
   [[nodiscard]] HostBuffer& stage_of(std::size_t boundary) {
@@ -104,7 +102,6 @@ class FileBoundaries final : public BoundaryPlace {
   std::array<HostBuffer, kBoundaryStages> stages_;
   std::vector<std::unique_ptr<StateFile>> files_;  // [boundary]
   std::size_t opened_ = 0;
-  BusyTime busy_;
 };
 
 }  // namespace tandem

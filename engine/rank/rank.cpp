@@ -189,7 +189,8 @@ Task<> Rank::fill_memory(Rank* self) {
 }
 
 Task<> Rank::open_nvme(Rank* self) {
-  co_await self->memory_.open_state_file(&self->nvme_io(), self->path_on_nvme("state"));
+  co_await self->memory_.open_state_file(&self->nvme_io(), self->path_on_nvme("state"),
+                                         &self->nvme_busy_);
 }
 
 FileIo& Rank::nvme_io() {
@@ -240,6 +241,7 @@ std::unique_ptr<BoundaryPlace> Rank::place_of_boundaries() {
                               .copies = &copy_pool_,
                               .path = path_on_nvme("boundary"),
                               .block_bytes = layout_.shape.engine.nvme.block_bytes,
+                              .busy = &nvme_busy_,
                               .names = std::move(names)});
 }
 
@@ -463,8 +465,7 @@ Busy Rank::busy() const {
           .copy_s = copy_pool_.busy_s() / copy_pool_.threads(),
           .to_device_s = accelerator_ ? accelerator_->to_device_busy_s() : 0,
           .to_host_s = accelerator_ ? accelerator_->to_host_busy_s() : 0,
-          .disk_s = (memory_.state_file() != nullptr ? memory_.state_file()->busy_s() : 0) +
-                    (boundaries_ ? boundaries_->disk_busy_s() : 0)};
+          .disk_s = nvme_busy_.seconds()};
 }
 
 }  // namespace tandem

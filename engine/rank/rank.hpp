@@ -165,6 +165,7 @@ class Rank {
   Scope scope_;
   ComputeQueue compute_;
   std::optional<FileIo> nvme_io_;  // where anything lies on NVMe
+  BusyTime nvme_busy_;             // of all of it
   std::unique_ptr<Boundaries> boundaries_;
   RankMemory memory_;
   WeightLoader loader_;

@@ -56,8 +56,8 @@ class RankMemory {
   /// and no page is missing in the first steps.
   Task<> touch(CpuPool* pool);
 
-  /// Makes the file of state on NVMe, before anything is loaded; `io` outlives this.
-  Task<> open_state_file(FileIo* io, std::string path);
+  /// Makes the file of state on NVMe, before anything is loaded; `io` and `busy` outlive this.
+  Task<> open_state_file(FileIo* io, std::string path, BusyTime* busy);
   /// Null: nothing lies on NVMe.
   [[nodiscard]] StateFile* state_file() const noexcept { return state_file_.get(); }
   /// FileUpdates::kSlices stages of RankSizes::nvme_stage_bytes.

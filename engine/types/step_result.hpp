@@ -52,7 +52,7 @@ struct Exposure {
   double copy_busy_s = 0;
   double to_device_busy_s = 0;  // of the links between host and device
   double to_host_busy_s = 0;
-  double disk_busy_s = 0;  // of state on NVMe
+  double disk_busy_s = 0;  // something was on its way from or to NVMe
 };
 
 /// How long the parts of a step took (s), divided as DeepSpeed's timers do. On a GPU forward and
