@@ -12,8 +12,8 @@ struct ResidentBytes {
   std::size_t shadows = 0;     // for updates ahead of the verdict
   std::size_t staging = 0;     // between host and device, at most
   std::size_t boundaries = 0;  // of segments, that lie in host memory for their backward
-  // On the device, where there is one: slots and whole blocks; of a simulated one also the
-  // boundaries that activation checkpointing keeps, at their most.
+  // On the device, where there is one, at its most: the engine's blocks; of a GPU also all that
+  // ATen's allocator took, of a simulated one the boundaries that activation checkpointing keeps.
   std::size_t device = 0;
 
   /// Of the host.

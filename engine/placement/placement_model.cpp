@@ -474,7 +474,7 @@ double PlacementProblem::device_bytes_of(std::span<const StatePlacement> placeme
 }
 
 double PlacementProblem::host_bytes_of(std::span<const StatePlacement> placements) const {
-  double bytes = 0;
+  double bytes = std::ranges::any_of(placements, &updates_on_device) ? passage_bytes : 0;
   for (std::size_t unit = 0; unit < placements.size(); ++unit) {
     bytes += placements[unit] == StatePlacement::kHost       ? units[unit].on_host
              : placements[unit] == StatePlacement::kStreamed ? units[unit].optimizer

@@ -68,7 +68,8 @@ struct PlacementProblem {
   bool is_alone = true;           // one rank: what lies on the device stays there
   double device_bytes = 0;        // free for state
   double host_bytes = 1e18;       // likewise
-  double device_stage_bytes = 0;  // of these, once anything is streamed
+  double device_stage_bytes = 0;  // of the device's, once anything is streamed
+  double passage_bytes = 0;       // of the host's, once anything is updated on the device
 
   /// Memory of a placement.
   [[nodiscard]] double device_bytes_of(std::span<const StatePlacement> placements) const;

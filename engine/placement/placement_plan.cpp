@@ -130,9 +130,9 @@ void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput
         static_cast<double>(limits.device->bytes - on_host.total(MemoryKind::kDevice));
   }
   if (limits.host) {
+    problem.passage_bytes = static_cast<double>(most_host_passage(model, input));
     problem.host_bytes = static_cast<double>(limits.host->bytes - on_host.host_total()) /
-                             static_cast<double>(on_host.ranks_per_host) -
-                         static_cast<double>(most_host_passage(model, input)) +
+                             static_cast<double>(on_host.ranks_per_host) +
                          problem.host_bytes_of(all_here.shape.engine.placements);
   }
 }

@@ -90,6 +90,32 @@ TEST(PlacementPlan, TheShadowsOfADeviceHaveAQuarterOfIt) {
       << "no other tensor gives up room for them";
 }
 
+// What lies on the device passes through host memory to be loaded and saved; nothing else does.
+TEST(PlacementPlan, LeavesRoomForThePassageOfWhatMovesAlone) {
+  PlanInput input = input_of({}, 1);
+  input.shape.shadows = {};
+  input.accelerator = true;
+  const std::vector<StatePlacement> on_host(toy::model().units.size(), kHost);
+  std::vector<StatePlacement> one_moves = on_host;
+  one_moves.front() = kDevice;
+  PlanInput here = input;
+  here.shape.engine.placements = on_host;
+  const std::int64_t needed = plan_memory(toy::model(), here).host_total();
+  const auto bounded = [&](std::int64_t host_bytes) {
+    PlacementProblem problem = problem_of({});
+    problem.device_bytes = 1e12;
+    bound_memory(problem, toy::model(), input, {.host = MemoryLimit{host_bytes, "for this test"}});
+    return problem;
+  };
+  const PlacementProblem full = bounded(needed);
+  EXPECT_TRUE(full.fits(on_host));
+  EXPECT_FALSE(bounded(needed - 1).fits(on_host));
+  ASSERT_GT(full.passage_bytes, full.units.front().on_host)
+      << "the passage of the largest unit is more than what the first one makes room for";
+  EXPECT_FALSE(full.fits(one_moves));
+  EXPECT_TRUE(bounded(needed + static_cast<std::int64_t>(full.passage_bytes)).fits(one_moves));
+}
+
 TEST(PlacementPlan, FollowsTheUser) {
   const Setting setting{.type = "bf16", .device = DeviceKind::kSim};
   const Model model = toy::model();
