@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,13 +12,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pty.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "actors/storage/file.hpp"
 #include "examples/support/metrics_writer.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/support/faults/file_size_limit.hpp"
 
 namespace tandem {
 namespace {
@@ -155,13 +154,11 @@ TEST_F(MetricsFiles, AFullDiskLeavesWholeLines) {
   // A file size limit ends a write in the middle, as a full disk does.
   const pid_t child = ::fork();
   if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);
     MetricsOptions limited = options();
     limited.tensorboard = false;
     MetricsWriter writer(limited);
     std::freopen((dir_ / "stderr").c_str(), "w", stderr);
-    const rlimit limit{1000, 1000};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const test::FileSizeLimit limit(1000);
     for (std::int64_t step = 1; step < 100; ++step) {
       writer.write({.step = step});
     }
@@ -191,9 +188,7 @@ TEST_F(MetricsFiles, AWholeFileThatFailsLeavesTheOldOne) {
   write_file(path, "metrics", "old");
   const pid_t child = ::fork();
   if (child == 0) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{10, 10};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const test::FileSizeLimit limit(10);
     const auto [message, code] =
         error_of([&] { write_file(path, "metrics", std::string(100, 'n')); });
     ::_exit(code == ExitCode::kFailure ? 0 : 1);

@@ -3,7 +3,6 @@
 // type and overlap; the memory is the plan's; and what the step waits for is said.
 #include "engine/rank/boundaries.hpp"
 
-#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -13,12 +12,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include "engine/plan/run_plan.hpp"
 #include "engine/types/boundary_share.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/counting_allocator.hpp"
+#include "tests/support/faults/file_size_limit.hpp"
 #include "tests/support/io_support.hpp"
 #include "tests/support/throws_error.hpp"
 #include "tests/support/toy/training.hpp"
@@ -290,15 +289,9 @@ TEST(Boundaries, AFullDiskEndsTheStep) {
   args.options.nvme.path = folder.path();
   Engine engine(std::move(args));
   const Batch batch = toy::batch(0, kRows, kLength);
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit none{.rlim_cur = 1, .rlim_max = before.rlim_max};
-  const auto signal_before = std::signal(SIGXFSZ, SIG_IGN);
-  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  const test::FileSizeLimit none(1);
   EXPECT_THAT([&] { engine.train_step(std::span(&batch, 1)); },
               ThrowsError(ExitCode::kRefused, HasSubstr("[nvme] cannot reserve")));
-  ::setrlimit(RLIMIT_FSIZE, &before);
-  (void)std::signal(SIGXFSZ, signal_before);
 }
 
 /// Seconds of a step in which the lane waited for boundaries; visits take 10 ms (backward 30).

@@ -1,17 +1,16 @@
 // Checkpoints: index and shards must agree, the writer leaves whole files or none.
 #include "models/io/checkpoint.hpp"
 
-#include <csignal>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 
 #include "actors/storage/json.hpp"
 #include "models/io/weights_writer.hpp"
+#include "tests/support/faults/file_size_limit.hpp"
 #include "tests/support/io_support.hpp"
 
 namespace tandem {
@@ -131,34 +130,13 @@ TEST(IoCheckpoint, AnUnfinishedWriterLeavesTheFolderAsItWas) {
   EXPECT_EQ(test::get(dir / "model.safetensors"), before);
 }
 
-/// While it lives, no file may grow beyond `bytes` (EFBIG): a disk that fills up.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &old_);
-    rlimit limit = old_;
-    limit.rlim_cur = bytes;
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &old_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit old_{};
-  void (*handler_)(int);
-};
-
 TEST(IoCheckpoint, AFullDiskLeavesNothingAndTheOldFileUntouched) {
   const TempDir dir;
   write_three(dir.path(), 0);
   const std::string before = test::get(dir / "model.safetensors");
   const std::vector<TensorPlan> big = {{"a", TensorType::kF32, {1 << 16}}};
   {
-    const FileSizeLimit limit(100'000);
+    const test::FileSizeLimit limit(100'000);
     WeightsWriter writer(dir.path(), big);
     expect_error(
         [&] { writer.append_f32(std::vector<float>(1 << 16, 1.0F)); },

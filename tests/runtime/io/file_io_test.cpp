@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "tests/runtime/io/file_io_fixture.hpp"
+#include "tests/support/faults/file_size_limit.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -129,15 +129,7 @@ TEST_P(FileIoTest, ErrorsNamePathAndOperation) {
 
 TEST_P(FileIoTest, AFileSizeLimitShowsAsAnErrorOfTheWrite) {
   // A partial transfer first, then EFBIG: the short write must not pass as success.
-  struct sigaction ignore{};
-  struct sigaction before{};
-  ignore.sa_handler = SIG_IGN;
-  sigaction(SIGXFSZ, &ignore, &before);
-  rlimit old{};
-  getrlimit(RLIMIT_FSIZE, &old);
-  rlimit small = old;
-  small.rlim_cur = 10'000;
-  setrlimit(RLIMIT_FSIZE, &small);
+  const test::FileSizeLimit limit(10'000);
   const int number = error_of(
                          [](FileIo* files, std::string f) -> Task<> {
                            const IoFile file = co_await files->open(f + "/big", OpenMode::kCreate);
@@ -146,8 +138,6 @@ TEST_P(FileIoTest, AFileSizeLimitShowsAsAnErrorOfTheWrite) {
                          },
                          folder)
                          .second;
-  setrlimit(RLIMIT_FSIZE, &old);
-  sigaction(SIGXFSZ, &before, nullptr);
   EXPECT_EQ(number, EFBIG);
   EXPECT_EQ(std::filesystem::file_size(folder + "/big"), 10'000U);
 }
