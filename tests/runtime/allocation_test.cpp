@@ -63,7 +63,8 @@ class Allocation : public ::testing::Test {
       GTEST_SKIP() << "sanitizers have their own malloc, and frames are not reused there";
     }
     store.start(scope);
-    // The first sleep of a loop makes its alarm; whether a busy test comes to sleep at all is chance.
+    // The first sleep of a loop makes its alarm; whether a busy test comes to sleep at all is
+    // chance.
     loop.run([]() -> Task<> { co_await sleep_for(1ms); });
   }
   void TearDown() override {
