@@ -5,11 +5,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "runtime/io/net.hpp"
 #include "runtime/util/planted.hpp"
 
 namespace tandem {
-namespace {
 
 PeerLost lost_in_run(const GroupWaits& waits, const PeerLost& lost) {
   const std::string group =
@@ -23,8 +21,6 @@ PeerLost lost_in_run(const GroupWaits& waits, const PeerLost& lost) {
                       group, lost.what()),
           rank};
 }
-
-}  // namespace
 
 template <class Result, class Arguments>
 Task<Result> GroupBackend::in_run(Task<Result> (CollectiveBackend::*operation)(Arguments),

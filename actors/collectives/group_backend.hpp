@@ -14,8 +14,12 @@
 
 #include "actors/collectives/collective_backend.hpp"
 #include "actors/collectives/group_waits.hpp"
+#include "runtime/io/net.hpp"
 
 namespace tandem {
+
+/// As the run counts.
+[[nodiscard]] PeerLost lost_in_run(const GroupWaits& waits, const PeerLost& lost);
 
 class GroupBackend final : public CollectiveBackend {
  public:

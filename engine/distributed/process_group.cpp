@@ -244,11 +244,30 @@ std::unique_ptr<CollectiveBackend> ProcessGroup::make_group_backend(EventLoop& l
 std::unique_ptr<CollectiveBackend> ProcessGroup::make_gpu_group_backend(EventLoop& loop,
                                                                         CudaDevice& gpu,
                                                                         const RankGroup& group) {
-  if (kind_ != BackendKind::kNccl) {
+  if (kind_ != BackendKind::kNccl || !orders_by_beginnings(gpu)) {
     return nullptr;
   }
   const Members of_group = members(group);
-  return std::make_unique<GroupBackend>(make_nccl(loop, gpu, of_group), of_group.group_waits);
+  try {
+    return std::make_unique<GroupBackend>(make_nccl(loop, gpu, of_group), of_group.group_waits);
+  } catch (const PeerLost& lost) {
+    const PeerLost in_run = lost_in_run(*of_group.group_waits, lost);
+    if (in_run.rank() != kUnknownRank) {
+      flight::blame(in_run.rank());
+    }
+    throw in_run;
+  }
+}
+
+// With an older driver on any rank NCCL would let a kernel end before the next one begins, which a
+// launch in no order with the others must not wait for.
+bool ProcessGroup::orders_by_beginnings(const CudaDevice& gpu) {
+  constexpr int kLeast = 12030;
+  int version = 0;
+  (void)gpu.api().driver_version(&version);
+  const std::vector<std::string> versions = of_all_ranks(std::to_string(version));
+  return std::ranges::all_of(versions,
+                             [](const std::string& of) { return std::stoi(of) >= kLeast; });
 }
 
 template <class Connect>
@@ -435,8 +454,10 @@ std::shared_ptr<NcclPeers> ProcessGroup::connect_nccl_peers(EventLoop& loop, Mem
   if (static_cast<std::uint32_t>(per_host) == world) {
     return memory;
   }
+  auto options = over_hosts<JoinedNcclPeers::Options>(members, per_host);
+  options.outside_ranks = outside;
   return JoinedNcclPeers::make(loop, std::move(memory), connect_net(loop, members, own),
-                               over_hosts<JoinedNcclPeers::Options>(members, per_host));
+                               std::move(options));
 }
 
 }  // namespace tandem

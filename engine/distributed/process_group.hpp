@@ -81,6 +81,11 @@ class ProcessGroup final : public Communicator {
   [[nodiscard]] std::shared_ptr<NcclPeers> connect_nccl_peers(EventLoop& loop) {
     return connect_nccl_peers(loop, all_ranks());
   }
+  /// The same of a group, as make_gpu_group_backend() does.
+  [[nodiscard]] std::shared_ptr<NcclPeers> connect_nccl_peers(EventLoop& loop,
+                                                              const RankGroup& group) {
+    return connect_nccl_peers(loop, members(group));
+  }
 
   /// Throws Error(kPeer) on every rank, with both values, when `value` differs between ranks. All
   /// ranks call it, with the same `what`.
@@ -122,6 +127,7 @@ class ProcessGroup final : public Communicator {
   /// Between the members, of which this is `rank`.
   [[nodiscard]] std::unique_ptr<NetBackend> connect_net(EventLoop& loop, const Members& members,
                                                         int rank);
+  [[nodiscard]] bool orders_by_beginnings(const CudaDevice& gpu);
   /// Of this rank.
   [[nodiscard]] int place_in(const Members& members) const;
   /// Of what joins the members' hosts: how long it waits, and what it calls them.

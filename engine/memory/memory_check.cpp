@@ -77,7 +77,7 @@ void place_overflow(const Model& model, const MemoryPlan& all_on_host, const Mem
 }
 
 /// Of shadows on NVMe: what else may come to that disk, as checkpoints do, has half of its room.
-/// Those whose gradients come first have the rest.
+/// Units have the rest in the order of their gradients, each that still has room.
 void keep_shadows_with_room(const MemoryPlan& all, std::int64_t free_bytes, PlanInput& input) {
   std::int64_t room = free_bytes / 2 / all.ranks_per_host - all.total(MemoryKind::kNvme) +
                       all.of(MemoryPurpose::kShadows, MemoryKind::kNvme);

@@ -49,6 +49,10 @@ EngineOptions with_nvme_of(const Config& config, EngineOptions options) {
   return options;
 }
 
+bool overflows_to_nvme(const EngineOptions& options) {
+  return options.placement == Placement::kAuto && options.nvme.overflow;
+}
+
 void require_possible_placements(const EngineOptions& options) {
   if (options.device != DeviceKind::kCpu) {
     return;
@@ -62,8 +66,7 @@ void require_possible_placements(const EngineOptions& options) {
                      "(sim simulates an accelerator)",
                      leaves ? name_of(options.placement) : "given by unit");
   }
-  const bool to_nvme = options.placement == Placement::kNvme ||
-                       (options.placement == Placement::kAuto && options.nvme.overflow);
+  const bool to_nvme = options.placement == Placement::kNvme || overflows_to_nvme(options);
   if (options.offload_ratio.value_or(1) < 1 && options.placements.empty() && !to_nvme) {
     throw user_error("engine",
                      "offload_ratio is {}, and the CPU computes: state has no place but its "
@@ -85,7 +88,9 @@ EngineOptions on_host_if_joint(const Config& config, EngineOptions options) {
   const bool leaves = options.placement == Placement::kGpu ||
                       options.placement == Placement::kStream ||
                       std::ranges::any_of(options.placements, &updates_on_device);
-  const bool on_nvme = options.placement == Placement::kNvme || !options.placements.empty();
+  const bool overflows = options.device == DeviceKind::kCpu && overflows_to_nvme(options);
+  const bool on_nvme =
+      options.placement == Placement::kNvme || !options.placements.empty() || overflows;
   if (leaves || (!on_nvme && options.offload_ratio.value_or(1) < 1)) {
     throw user_error("engine", "{} is {}, and {} updates on the host alone; use placement cpu",
                      leaves ? "placement" : "offload_ratio",

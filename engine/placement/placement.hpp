@@ -32,6 +32,9 @@ namespace tandem {
 /// the options leave the placement open. Throws user_error where there is no folder for it.
 [[nodiscard]] EngineOptions with_nvme_of(const Config& config, EngineOptions options);
 
+/// A folder that the caller gives is for what the host's memory does not hold.
+[[nodiscard]] bool overflows_to_nvme(const EngineOptions& options);
+
 /// Throws user_error where the CPU computes and the options (with_nvme_of()) ask for memory of an
 /// accelerator, or for a share of state to leave the host and say nowhere to.
 void require_possible_placements(const EngineOptions& options);

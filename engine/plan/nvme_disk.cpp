@@ -23,6 +23,7 @@
 #include "engine/types/stopwatch.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/round_up.hpp"
 
@@ -78,10 +79,9 @@ Task<> pass_all(StateFile* file, std::byte* memory, Passage passage) {
 
 /// A disk passes less while the machine computes than at rest (a tenth to a quarter less on two
 /// CPUs), and a step's updates and layers are what it passes state beside.
-void compute_until(const std::stop_token& stop) {
-  std::vector<float> values(std::size_t{4} << 20);
+void compute_until(const std::stop_token& stop, std::vector<float>* values) {
   while (!stop.stop_requested()) {
-    for (float& value : values) {
+    for (float& value : *values) {
       value = value * 0.5F + 1;
     }
   }
@@ -118,7 +118,11 @@ DiskRates measure_disk_rates(const NvmeOptions& options, FileIo::Backend backend
     loop.run(&pass_all, &file, memory.data(), passage);
     return static_cast<double>(file.size_bytes()) / watch.elapsed_s();
   };
-  const std::jthread computing(&compute_until);
+  std::vector<float> values(std::size_t{4} << 20);
+  std::jthread computing;
+  if (machine::usable_cpus() > 1) {  // else the loop that asks the disk would wait for it
+    computing = std::jthread(&compute_until, &values);
+  }
   const Passage back{.slice = slice, .reads = false};
   (void)rate_of(back);  // the first writes find no blocks of the disk
   return {.each_way = rate_of({.slice = slice}),
@@ -173,7 +177,7 @@ std::string traffic_text(const NvmeOptions& options, const MemoryPlan& plan,
   const double computing = seconds(rest);
   return fmt::format(
       "{}: {:.3f} s of the disk for updates{} (measured: {:.2f} GB/s each "
-      "way, {:.2f} of reads alone), and at most {:.1f} TB written a day",
+      "way, {:.2f} of reads alone), and {:.1f} TB written a day at that rate",
       moved, updating, computing > 0 ? fmt::format(" and {:.3f} s beside the rest", computing) : "",
       rates->each_way / 1e9, rates->read / 1e9, rates->each_way * kDay / 1e12);
 }

@@ -84,11 +84,6 @@ std::optional<MemoryLimit> limit_of(std::istream& text) {
   return limit.bytes < 0 ? std::nullopt : std::optional(limit);
 }
 
-/// A folder that the caller gives is for what the host's memory does not hold.
-bool overflows_to_nvme(const EngineOptions& options) {
-  return options.placement == Placement::kAuto && options.nvme.overflow;
-}
-
 /// Boundaries may go there.
 bool offloads_to_nvme(const EngineOptions& options) {
   return options.device == DeviceKind::kCpu && options.activation_checkpointing &&
@@ -203,8 +198,9 @@ double disk_speed(const EngineOptions& options, const RunLimits& limits, const P
 /// Of units whose state lies on NVMe: which are updated ahead of the verdict.
 std::string updates_ahead_text(const Model& model, const PlanInput& input, const RunPlan& plan) {
   const auto units_of = [&input](const MemoryPlan& memory) {
-    return std::ranges::count_if(memory.shadows, [&input](std::size_t unit) {
-      return input.shape.engine.placements[unit] == StatePlacement::kNvme;
+    const std::vector<StatePlacement>& placements = input.shape.engine.placements;
+    return std::ranges::count_if(memory.shadows, [&placements](std::size_t unit) {
+      return unit < placements.size() && placements[unit] == StatePlacement::kNvme;
     });
   };
   PlanInput again = input;

@@ -16,6 +16,7 @@ cudaEvent_t event_of(void* event) noexcept { return static_cast<cudaEvent_t>(eve
 const char* name_of(int status) { return cudaGetErrorName(static_cast<cudaError_t>(status)); }
 const char* text_of(int status) { return cudaGetErrorString(static_cast<cudaError_t>(status)); }
 int take_last_error() { return cudaGetLastError(); }
+int driver_version(int* version) { return cudaDriverGetVersion(version); }
 int use_device(int device) { return cudaSetDevice(device); }
 int memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
   return cudaMemGetInfo(free_bytes, total_bytes);
@@ -87,6 +88,7 @@ const CudaApi& CudaApi::load() {
   static constexpr CudaApi kReal{.name_of = &tandem::name_of,
                                  .text_of = &tandem::text_of,
                                  .take_last_error = &tandem::take_last_error,
+                                 .driver_version = &tandem::driver_version,
                                  .use_device = &tandem::use_device,
                                  .memory_info = &tandem::memory_info,
                                  .take_memory = &tandem::take_memory,

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "actors/collectives/staged_backend.hpp"
 #include "engine/engine.hpp"
 #include "tests/models/small_models.hpp"
 #include "tests/support/fakes/fake_gpu.hpp"
@@ -132,6 +133,9 @@ TEST_P(ExchangeOnGpus, HasTheBitsOfRanksOnTheCpu) {
       cuda.aten_is_there = true;
       FakeNccl nccl;
       const Trained got = train(GetParam(), on, ranks, sharers);
+      constexpr std::size_t kStages =
+          StagedBackend::kStages * StagedBackend::kUsualStageBytes;  // of a back end
+      EXPECT_EQ(got.staging / kStages, on == On::kOneGpu ? 2U : 0U) << "the run's, the exchange's";
       EXPECT_EQ(got.losses, expected.losses);
       EXPECT_EQ(got.norms, expected.norms);
       EXPECT_TRUE(got.weights == expected.weights);

@@ -57,6 +57,8 @@ class NetWaits {
   /// Listens and speaks from now on. While the loop does not run, of its owner.
   void start(EventLoop& loop);
 
+  /// Whether there is no sign of life of the rank.
+  [[nodiscard]] bool is_silent(std::uint32_t rank) const;
   /// The rank at fault when this one waits too long for `awaited`.
   struct Failed {
     std::uint32_t rank;
@@ -103,7 +105,6 @@ class NetWaits {
   void speak(TimePoint now);
   void judge(TimePoint now);
   [[nodiscard]] EndOfWaits end_of(std::uint32_t awaited) const;
-  [[nodiscard]] bool is_silent(std::uint32_t rank) const;
   [[nodiscard]] std::string describe(const Wait& wait, const EndOfWaits& end) const;
   [[nodiscard]] std::string condition_of(const EndOfWaits& end) const;
 

@@ -24,7 +24,7 @@ JoinedNcclPeers::JoinedNcclPeers(EventLoop& loop, std::unique_ptr<HostNcclPeers>
                                  std::unique_ptr<NetBackend> frames, Options options)
     : host_(std::move(host)),
       net_(std::move(frames)),
-      frames_(loop, *host_, net_, options.channel),
+      frames_(loop, *host_, net_, options.channel, options.outside_ranks),
       hearts_(
           *host_, net_,
           [&] {
@@ -72,7 +72,7 @@ std::optional<std::uint32_t> JoinedNcclPeers::waits_for(std::uint64_t turn) noex
   const std::uint32_t end = first + host_->world();
   const auto silent = [this](std::uint32_t from, std::uint32_t to) -> std::optional<std::uint32_t> {
     for (std::uint32_t rank = from; rank < to; ++rank) {
-      if (rank != net_.rank() && host_->awaited(rank).is_silent()) {
+      if (rank != net_.rank() && hearts_.is_silent(rank)) {
         return rank;
       }
     }

@@ -28,6 +28,7 @@ class JoinedNcclPeers final : public NcclPeers {
   struct Options {
     NetWaits::Options waits{};
     std::uint32_t channel = 0;
+    std::uint32_t outside_ranks = 0;  // as NetNcclPeers has it
   };
   /// `frames` has all ranks, `host` those of this host. What is made runs the loop when its last
   /// owner lets go: it leaves. The loop is idle then.

@@ -201,7 +201,9 @@ Task<> NcclBackend::all_to_all(AllToAllArguments a) {
   if (a.in_use_until != nullptr) {
     // By the host: a launch that cannot begin yet holds up those behind it, of other communicators
     // too, since NCCL keeps them in order.
+    comm->awaits_operands = true;
     co_await reach(comm, *a.in_use_until);
+    comm->awaits_operands = false;
   }
   if (world() > 1) {
     co_await launch(comm, [&a, this](const NcclApi& api, void* communicator, void* stream) {

@@ -1,9 +1,10 @@
 // actors/collectives/nccl/nccl_backend.hpp — collectives between GPUs, one per rank, through NCCL.
 //
-// Two communicators on two streams of high priority: gathers and reductions. Both are non-blocking,
-// so every call may answer "in progress"; the loop then asks, and an operation's event is recorded
-// only once NCCL said success, because before that the kernel need not be in the stream. Launches
-// of both communicators happen in one order on all ranks: rank 0's (nccl_peers.hpp).
+// Two communicators on two streams of high priority: gathers and reductions; of a group that only
+// exchanges the first alone. Both are non-blocking, so every call may answer "in progress"; the
+// loop then asks, and an operation's event is recorded only once NCCL said success, because before
+// that the kernel need not be in the stream. Launches of both communicators happen in one order on
+// all ranks: rank 0's (nccl_peers.hpp).
 // Reductions: each rank is sent the slices of its part and adds them in rank order, the bits of
 // `self` and `shm`; that takes world - 1 times a slice of memory, used piece by piece
 // (workspace_bytes). With own_sums NCCL adds them, in its order and in the block's type, and what
@@ -51,8 +52,8 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     const NcclApi* api = nullptr;  // null at world 1 only
     const SumKernels* kernels = nullptr;
     bool own_sums = false;             // NCCL's
-    bool reduces = true;               // else it has no communicator for reductions, which take
-                                       // memory of the device, and exchanges nothing either
+    bool reduces = true;               // false: exchange() and reductions are not asked for, and
+                                       // their communicator takes no memory of the device
     std::shared_ptr<NcclPeers> peers;  // null at world 1
     std::vector<std::string> hosts;    // [rank] its host, for messages; none: not said
     std::string name = "tandem";       // of its communicators
@@ -104,6 +105,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     TimePoint since;
     std::uint64_t operations = 0;
     bool busy = false;
+    bool awaits_operands = false;  // which the device still uses: nothing is launched yet
     Wait wait = Wait::kNothing;
     std::uint64_t came = 0;  // turns are taken in this order
     Event woken;

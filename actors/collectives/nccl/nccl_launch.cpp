@@ -16,6 +16,7 @@ NcclBackend::Busy::Busy(NcclBackend& backend, std::size_t comm, ShmHeader operat
     : backend_(backend), comm_(comm) {
   CommStream& at = backend.comms_[comm];
   TANDEM_CHECK(!at.busy, "one operation of a sequence is under way at a time");
+  TANDEM_CHECK(comm == kGathers || backend.options_.reduces, "a group that only exchanges");
   at.busy = true;
   at.operation = operation;
   at.since = backend.loop_.now();
@@ -199,6 +200,10 @@ NcclLoss NcclBackend::loss_by(const NcclWatchdog::Failure& failure) const {
   const double limit =
       std::chrono::duration<double>(connecting ? options_.connect_timeout : options_.timeout)
           .count();
+  if (comm.awaits_operands) {
+    return {rank(), fmt::format("the GPU of rank {} did not come to {} within {:.3g} s", rank(),
+                                describe_comm(comm), limit)};
+  }
   const std::optional<std::uint32_t> missing = awaited_by(comm);
   if (missing) {
     const NcclLoss end = options_.peers->failed_behind(*missing);
@@ -218,7 +223,7 @@ NcclLoss NcclBackend::loss_by(const NcclWatchdog::Failure& failure) const {
 }
 
 std::optional<std::uint32_t> NcclBackend::awaited_by(const CommStream& comm) const noexcept {
-  if (options_.peers == nullptr || comm.operation.kind == ShmKind::kNone) {
+  if (options_.peers == nullptr || comm.operation.kind == ShmKind::kNone || comm.awaits_operands) {
     return std::nullopt;
   }
   NcclPeers& peers = *options_.peers;

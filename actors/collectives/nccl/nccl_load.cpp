@@ -143,8 +143,7 @@ Loaded open_library() {
   // used. What the user has set stays.
   (void)::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   // A group's exchange is launched by another thread than gathers and reductions, before or behind
-  // them as it comes. Where NCCL orders by beginnings (from CUDA 12.3 on) no rank waits for another
-  // one by that, since what is launched is ready to begin; but it takes it for an error.
+  // them as it comes (docs/nccl.md); NCCL takes that for an error.
   (void)::setenv("NCCL_LAUNCH_RACE_FATAL", "0", 0);
   Loaded loaded;
   std::vector<std::string> refusals;

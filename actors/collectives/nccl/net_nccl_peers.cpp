@@ -22,8 +22,14 @@ constexpr Duration kLookEvery = std::chrono::microseconds(200);
 
 }  // namespace
 
-NetNcclPeers::NetNcclPeers(EventLoop& loop, HostNcclPeers& host, Net& net, std::uint32_t channel)
-    : loop_(loop), host_(host), net_(net), channel_(channel), scope_(loop, Name("nccl peers")) {
+NetNcclPeers::NetNcclPeers(EventLoop& loop, HostNcclPeers& host, Net& net, std::uint32_t channel,
+                           std::uint32_t outside_ranks)
+    : loop_(loop),
+      host_(host),
+      net_(net),
+      channel_(channel),
+      outside_ranks_(outside_ranks),
+      scope_(loop, Name("nccl peers")) {
   static_assert(std::has_unique_object_representations_v<Turn> &&
                     std::has_unique_object_representations_v<Frame>,
                 "no padding that is not set");
@@ -227,8 +233,8 @@ bool NetNcclPeers::take(Peer& peer, std::size_t bytes) {
         std::string cause(reinterpret_cast<const char*>(frame.content.data()), frame.count);
         std::ranges::replace_if(
             cause, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, ' ');
-        const bool is_rank = frame.number < net_.world();
-        announce_failure(is_rank ? static_cast<std::uint32_t>(frame.number) : kUnknownRank, cause);
+        announce_failure(
+            is_name(frame.number) ? static_cast<std::uint32_t>(frame.number) : kUnknownRank, cause);
         return false;
       }
       default:
@@ -280,7 +286,7 @@ void NetNcclPeers::lose(const Peer& peer, const PeerLost& lost) {
     announce_failure(
         peer.rank,
         fmt::format("rank {} is gone or gave up: its connection ended; see its output", peer.rank));
-  } else if (lost.rank() < net_.world()) {
+  } else if (is_name(lost.rank())) {
     announce_failure(lost.rank(), fmt::format("rank {} failed; see its output", lost.rank()));
   } else {
     announce_failure(kUnknownRank, "a rank of another host gave up; see the others' output");

@@ -33,8 +33,10 @@ class NetNcclPeers {
  public:
   static constexpr std::uint64_t kSayEvery = NcclPeers::kMostAhead / 4;
 
-  /// `net` has all ranks. No other traffic uses the channel. All outlive this.
-  NetNcclPeers(EventLoop& loop, HostNcclPeers& host, Net& net, std::uint32_t channel);
+  /// `net` has all ranks; failures may name `outside_ranks` behind them, too. No other traffic uses
+  /// the channel. All outlive this.
+  NetNcclPeers(EventLoop& loop, HostNcclPeers& host, Net& net, std::uint32_t channel,
+               std::uint32_t outside_ranks);
   NetNcclPeers(const NetNcclPeers&) = delete;
   NetNcclPeers& operator=(const NetNcclPeers&) = delete;
 
@@ -94,11 +96,15 @@ class NetNcclPeers {
   [[nodiscard]] bool take(Peer& peer, std::size_t bytes);
   [[nodiscard]] bool take_decisions(const Frame& frame);
   void lose(const Peer& peer, const PeerLost& lost);
+  [[nodiscard]] bool is_name(std::uint64_t rank) const noexcept {
+    return rank < net_.world() + outside_ranks_;
+  }
 
   EventLoop& loop_;
   HostNcclPeers& host_;
   Net& net_;
   std::uint32_t channel_;
+  std::uint32_t outside_ranks_;
   std::uint64_t begun_ = 0;
   std::uint64_t handed_on_ = 0;  // decisions
   std::optional<NcclLoss> failure_;

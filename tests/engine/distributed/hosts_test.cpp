@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include "actors/collectives/collective_backend.hpp"
 #include "actors/collectives/nccl/nccl_peers.hpp"
@@ -20,9 +19,9 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/ucx/ucx_net.hpp"
-#include "tests/support/child_process.hpp"
 #include "tests/support/reduction_reference.hpp"
 #include "tests/support/strangers/rendezvous_job.hpp"
+#include "tests/support/strangers/two_hosts.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -32,67 +31,14 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using testing::Job;
+using testing::kNoNames;
+using testing::of_two_hosts;
+using testing::on_two_hosts;
+using testing::OnHost;
 using ::testing::StartsWith;
 using namespace std::chrono_literals;
 
 const std::string kSecret(64, 's');
-
-/// body() in a process of its own, on host `name`.
-class OnHost {
- public:
-  OnHost(const std::string& name, const std::function<void()>& body)
-      : process_([&](int pipe) {
-          if (::unshare(CLONE_NEWUTS) != 0 || ::sethostname(name.data(), name.size()) != 0) {
-            (void)!::write(pipe, "skip", 4);
-          } else {
-            body();
-          }
-        }) {}
-
-  /// What it threw, with its exit code. Once.
-  [[nodiscard]] std::string error() const {
-    const std::string text = process_.text();
-    return fmt::format("{} {}", WEXITSTATUS(process_.wait()), text);
-  }
-
- private:
-  testing::ChildProcess process_;
-};
-
-constexpr std::string_view kNoNames = "a process cannot have a host's name of its own here";
-
-/// Rank r, on one of two hosts.
-Environment of_two_hosts(const Job& job, int rank) {
-  Environment environment = job.of(rank);
-  environment.local_world = job.world / 2;
-  environment.local_rank = rank % environment.local_world;
-  environment.address_given = true;
-  return environment;
-}
-
-/// What each rank threw. Skipped where a process cannot have a host's name of its own.
-std::vector<std::string> on_two_hosts(
-    const Job& job, const std::function<void(ProcessGroup&)>& body,
-    const std::function<ReductionOrder(int rank)>& order = [](int) {
-      return ReductionOrder::kExact;
-    }) {
-  const auto join = [&](int rank) {
-    return
-        [&, rank] { body(*ProcessGroup::join(of_two_hosts(job, rank), job.timeout, order(rank))); };
-  };
-  std::vector<std::unique_ptr<OnHost>> ranks;
-  ranks.reserve(static_cast<std::size_t>(job.world));
-  for (int rank = 0; rank < job.world; ++rank) {
-    ranks.push_back(
-        std::make_unique<OnHost>(2 * rank < job.world ? "host-a" : "host-b", join(rank)));
-  }
-  std::vector<std::string> errors;
-  errors.reserve(ranks.size());
-  for (const auto& rank : ranks) {
-    errors.push_back(rank->error());
-  }
-  return errors;
-}
 
 TEST(MeetingOfHosts, ADifferenceIsNamedWithTheHosts) {
   const Job job{.secret = kSecret};
@@ -403,6 +349,12 @@ Task<> keep_turns(NcclPeers* peers, bool decides) {
   }
 }
 
+Task<> wait_for_loss(NcclPeers* peers) {
+  while (!peers->loss()) {
+    co_await sleep_for(1ms);
+  }
+}
+
 // What NCCL is told beside NCCL, as make_gpu_backend() connects it.
 TEST_F(RanksOfHosts, KeepTheTurnsOfNccl) {
   ::setenv("TANDEM_HEARTBEAT_S", "0.2", 1);
@@ -423,6 +375,20 @@ TEST_F(RanksOfHosts, KeepTheTurnsOfNccl) {
     EXPECT_EQ(errors, std::vector<std::string>(static_cast<std::size_t>(world), "0 "));
   }
   ::unsetenv("TANDEM_HEARTBEAT_S");
+}
+
+TEST_F(RanksOfHosts, WhatGroupsSayBesideNcclNamesOtherRanksToo) {
+  const auto errors = on_two_hosts({.world = 4, .secret = kSecret}, [](ProcessGroup& group) {
+    EventLoop loop;
+    const RankGroup over{fmt::format("over-{}", group.rank() % 2), group.rank() / 2, 2};
+    const auto peers = group.connect_nccl_peers(loop, over);
+    if (over.rank == 1) {
+      peers->announce_failure(5, "rank 3 is lost");  // behind the two members
+    }
+    loop.run(&wait_for_loss, peers.get());
+    throw failure(ExitCode::kPeer, "test", "{}", peers->loss()->failed_rank);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(4, "4 [test] 5"));
 }
 
 TEST_F(RanksOfHosts, AnEndedRankIsNamedWithItsHost) {

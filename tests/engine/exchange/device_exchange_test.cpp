@@ -7,6 +7,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,16 @@ struct Machine {
   FakeCuda cuda{Clock::real()};
   FakeNccl nccl;
   FakeGroups groups;
+
+  Machine() = default;
+  /// Communicators are aborted by detached threads.
+  ~Machine() {
+    while (nccl.live() > 0) {
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
 
   /// of_rank(exchange, gpu, rank) of each rank, on its lane; neighbours are groups of `sharers`.
   template <class OfRank>

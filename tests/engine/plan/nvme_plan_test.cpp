@@ -1,5 +1,6 @@
 // What a plan puts on NVMe, and says of it: state, weights, second places; the share that a ratio
 // leaves, what the host's memory does not hold, and what is no disk.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,24 @@ RunPlan planned(const EngineOptions& options, const std::string& offload,
   }
   Alone alone;
   return plan_run(model, config, options, {}, limits, alone);
+}
+
+TEST(NvmePlan, ARatioDecidesForOptimizersThatUpdateJointlyToo) {
+  const TempDir folder;
+  EngineOptions options{.compute_threads = 1, .optimizer_threads = 1};
+  options.nvme = {.path = folder.path().string(), .overflow = true, .any_disk = true};
+  options.offload_ratio = 0.5;
+  Alone alone;
+  std::vector<std::vector<StatePlacement>> placements;
+  for (const char* optimizer : {"AdamW", "Lamb"}) {
+    const Config config = parse_config(
+        fmt::format(R"({{"train_micro_batch_size_per_gpu": 4, "optimizer": {{"type": "{}"}}}})",
+                    optimizer),
+        "test", 1);
+    placements.push_back(plan_run(toy::model(), config, options, {}, {}, alone).options.placements);
+  }
+  EXPECT_EQ(std::ranges::count(placements[0], kNvme), 3) << "of five units, by their elements";
+  EXPECT_EQ(placements[0], placements[1]);
 }
 
 TEST(NvmePlan, ThePlanHasItOnTheDiskAndAHotPrefixInMemory) {

@@ -129,15 +129,18 @@ TEST_P(FileIoTest, ErrorsNamePathAndOperation) {
 
 TEST_P(FileIoTest, AFileSizeLimitShowsAsAnErrorOfTheWrite) {
   // A partial transfer first, then EFBIG: the short write must not pass as success.
-  const test::FileSizeLimit limit(10'000);
-  const int number = error_of(
-                         [](FileIo* files, std::string f) -> Task<> {
-                           const IoFile file = co_await files->open(f + "/big", OpenMode::kCreate);
-                           const auto data = pattern(100'000);
-                           co_await files->write(file, 0, data);
-                         },
-                         folder)
-                         .second;
+  int number = 0;
+  {
+    const test::FileSizeLimit limit(10'000);
+    number = error_of(
+                 [](FileIo* files, std::string f) -> Task<> {
+                   const IoFile file = co_await files->open(f + "/big", OpenMode::kCreate);
+                   const auto data = pattern(100'000);
+                   co_await files->write(file, 0, data);
+                 },
+                 folder)
+                 .second;
+  }
   EXPECT_EQ(number, EFBIG);
   EXPECT_EQ(std::filesystem::file_size(folder + "/big"), 10'000U);
 }

@@ -54,6 +54,7 @@ class FakeCuda {
   std::size_t pinned_limit = SIZE_MAX;              // of one piece
   Duration copy_cost = std::chrono::microseconds(1);
   int devices = 8;
+  int driver = 13000;
   int fail_make_event = 0;         // if not 0: what the next one says
   bool pageable_is_wrong = false;  // copies from or to ordinary memory are counted
   bool aten_is_there = false;      // ... which is taken for ATen's on the device
@@ -219,6 +220,13 @@ inline const CudaApi& FakeCuda::api() {
       .text_of = [](int) { return "the fake says so"; },
       .take_last_error =
           [] { return locked([](FakeCuda& f) { return std::exchange(f.launch_error_, 0); }); },
+      .driver_version =
+          [](int* version) {
+            return locked([=](FakeCuda& f) {
+              *version = f.driver;
+              return 0;
+            });
+          },
       .use_device =
           [](int device) {
             return locked([=](FakeCuda& f) { return device < f.devices ? 0 : kNoDevice; });

@@ -16,6 +16,7 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AnyOf;
 using testing::FakeCuda;
 using testing::FakeNccl;
 using ::testing::HasSubstr;
@@ -107,6 +108,32 @@ TEST(NcclFaults, ADeviceThatFailsIsItsRanksFault) {
       EXPECT_THAT(w.ranks[r].error, HasSubstr("rank 1 aborted: its device failed"));
     }
   });
+}
+
+Task<> exchange_behind_work(NcclRank* rank, const bool* stuck) {
+  const DeviceBuffer from = rank->buffer(128);
+  const DeviceBuffer into = rank->buffer(128);
+  DeviceStream compute = rank->device->stream("compute", CudaDevice::Priority::kNormal);
+  FakeCuda::of_test().launch(rank->device->native(compute),
+                             {.ready = [stuck] { return !*stuck; }, .cost = 1us});
+  const DeviceEvent computed = compute.record();
+  co_await rank->backend->all_to_all({from.data(), into.data(), 64, &computed});
+}
+
+// The operands of an exchange are computed first, and by one rank never.
+TEST(NcclFaults, AGpuThatDoesNotComeToAnExchangeIsItsRanksFault) {
+  NcclWorld w(3);
+  w.connect([](NcclBackend::Options& options) { options.reduces = false; });
+  std::array<bool, 3> stuck = {false, true, false};
+  const TimePoint since = w.clock.now();
+  w.run([&](NcclRank& rank) { return exchange_behind_work(&rank, &stuck[rank.backend->rank()]); });
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    expect_lost(w, r, since, 2s, 1);
+    EXPECT_THAT(w.ranks[r].error,
+                AnyOf(HasSubstr("the GPU of rank 1 did not come to all-to-all 0 within 2 s"),
+                      HasSubstr("rank 1 did not arrive at all-to-all 0 within 2 s")));
+  }
+  stuck[1] = false;
 }
 
 // Without a word between the ranks each of them still ends, by its own deadline.
