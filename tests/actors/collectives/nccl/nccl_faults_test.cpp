@@ -122,9 +122,9 @@ Task<> exchange_behind_work(NcclRank* rank, const bool* stuck) {
 
 // The operands of an exchange are computed first, and by one rank never.
 TEST(NcclFaults, AGpuThatDoesNotComeToAnExchangeIsItsRanksFault) {
+  std::array<bool, 3> stuck = {false, true, false};  // looked at until the world's end
   NcclWorld w(3);
   w.connect([](NcclBackend::Options& options) { options.reduces = false; });
-  std::array<bool, 3> stuck = {false, true, false};
   const TimePoint since = w.clock.now();
   w.run([&](NcclRank& rank) { return exchange_behind_work(&rank, &stuck[rank.backend->rank()]); });
   for (std::uint32_t r = 0; r < 3; ++r) {
