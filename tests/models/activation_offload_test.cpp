@@ -44,14 +44,7 @@ constexpr Kind kKinds[] = {
      R"("model_type": "qwen3", "rms_norm_eps": 1e-6, "attention_dropout": 0.1)", true, 2}};
 
 Model model_of(const Kind& kind) {
-  const HfConfig config = parse_hf_config(
-      fmt::format(R"({{{}, "vocab_size": 67, "hidden_size": 32, "intermediate_size": 48,
-                       "num_hidden_layers": 5, "num_attention_heads": 4,
-                       "num_key_value_heads": 4, "head_dim": 8, "hidden_act": "silu",
-                       "max_position_embeddings": 64, "initializer_range": 0.2}})",
-                  kind.config),
-      "config.json");
-  return test::small_model(config);
+  return test::small_model(test::small_config(kind.config, 5, 4));
 }
 
 /// Of unequal length, so that boundaries of micro-batches have other sizes.

@@ -86,15 +86,8 @@ Trained train(const Kind& kind, On on, int ranks, int sharers) {
           },
           &groups);
     }
-    const HfConfig config = parse_hf_config(
-        fmt::format(R"({{{}, "vocab_size": 67, "hidden_size": 32, "intermediate_size": 48,
-                         "num_hidden_layers": 2, "num_attention_heads": 4,
-                         "num_key_value_heads": {}, "head_dim": 8, "hidden_act": "silu",
-                         "max_position_embeddings": 64, "initializer_range": 0.2}})",
-                    kind.config, kind.kv_heads),
-        "config.json");
     Engine engine(
-        {.model = test::small_model(config),
+        {.model = test::small_model(test::small_config(kind.config, 2, kind.kv_heads)),
          .config = ConfigSource::of_text(fmt::format(
              R"({{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
                            "sequence_parallel_size": {}, "zero_optimization": {{"stage": 3}},

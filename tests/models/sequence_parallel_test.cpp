@@ -60,15 +60,7 @@ constexpr Kind kKinds[] = {
                      "moe_intermediate_size": 24, "output_router_logits": true,
                      "router_aux_loss_coef": 0.1)"}};
 
-HfConfig config_of(const Kind& kind) {
-  return parse_hf_config(
-      fmt::format(R"({{{}, "vocab_size": 67, "hidden_size": 32, "intermediate_size": 48,
-                       "num_hidden_layers": 2, "num_attention_heads": 4,
-                       "num_key_value_heads": {}, "head_dim": 8, "hidden_act": "silu",
-                       "max_position_embeddings": 64, "initializer_range": 0.2}})",
-                  kind.config, kind.kv_heads),
-      "config.json");
-}
+HfConfig config_of(const Kind& kind) { return test::small_config(kind.config, 2, kind.kv_heads); }
 
 /// Texts of unequal length, the longest of 42 tokens, of which no group of 4 has equal parts.
 std::shared_ptr<const Dataset> texts(bool packed) {

@@ -7,12 +7,25 @@
 #include <string_view>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "models/causal_lm.hpp"
 #include "models/data/memory_records.hpp"
 #include "models/data/token_dataset.hpp"
 #include "models/pretrained.hpp"
 
 namespace tandem::test {
+
+/// A config.json of a small model; `more`: its fields beside the sizes.
+inline HfConfig small_config(std::string_view more, int layers, std::int64_t kv_heads) {
+  return parse_hf_config(
+      fmt::format(R"({{{}, "vocab_size": 67, "hidden_size": 32, "intermediate_size": 48,
+                       "num_hidden_layers": {}, "num_attention_heads": 4,
+                       "num_key_value_heads": {}, "head_dim": 8, "hidden_act": "silu",
+                       "max_position_embeddings": 64, "initializer_range": 0.2}})",
+                  more, layers, kv_heads),
+      "config.json");
+}
 
 /// Of a config.json; dropout and weights by fixed seeds.
 inline Model small_model(const HfConfig& config) {
