@@ -9,7 +9,7 @@
 namespace tandem {
 namespace {
 
-constexpr double kSlowerPool = 0.8;     // that of a step, over one that is measured alone
+constexpr double kSlowerPool = 0.67;    // that of a step, over one that is measured alone
 constexpr std::size_t kFewUnits = 8;    // of which every placement is looked at: 6561
 constexpr std::size_t kGrid = 8;        // of the first look, each way
 constexpr std::size_t kWindowless = 2;  // segments

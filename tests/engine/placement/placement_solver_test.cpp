@@ -280,8 +280,11 @@ TEST(PlacementSolver, HoldsWithASlowerPool) {
   for (const double update_s : {0.9, 1.0, 1.1}) {
     PlacementProblem problem = layers(36, 0.25, 0.75, update_s, 0.15);
     problem.device_bytes = 3 * 14 + 36 * 2;
+    for (PlacementUnit& unit : problem.units) {
+      unit.state_in = 6 * unit.weights;
+    }
     const PlacementChoice choice = choose_placements(problem);
-    problem.speeds.host_update *= 0.9;
+    problem.speeds.host_update *= 0.7;
     EXPECT_LE(predict_step_s(problem, choice.placements), 1.02 * choice.step_s) << update_s;
   }
 }
