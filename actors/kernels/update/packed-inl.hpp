@@ -61,8 +61,9 @@ HWY_INLINE hn::Mask<U32> split_bits(VU32 bits, VU32& sum) {
 /// The same where a tie gives a unit away instead of being remembered; `bits` has the remainder.
 HWY_INLINE void split_bits_near(VU32& bits, VU32& sum) {
   const U32 d;
-  const auto tie = split_bits(bits, sum);
+  const auto tie = hn::Eq(hn::And(bits, hn::Set(d, 0x1ffff)), hn::Set(d, 0x8000));
   bits = hn::IfThenElse(tie, hn::Sub(bits, hn::Set(d, 1)), bits);
+  sum = hn::Add(bits, hn::Set(d, 0x8000));
 }
 
 /// What join_master() adds: takes the remainder's sign back, 0x10000 more where a tie was.
@@ -106,10 +107,16 @@ struct RoundingBits {
     return moved;
   }
   /// Of the elements from `i` on, counted from the position.
-  [[nodiscard]] HWY_INLINE VU32 at(std::size_t i) const {
+  [[nodiscard]] HWY_INLINE VU32 at(std::size_t i) const { return mixed_bits(U32(), unmixed(i)); }
+  /// What they are mixed of, and how much further that is a vector on.
+  [[nodiscard]] HWY_INLINE VU32 unmixed(std::size_t i) const {
     const U32 d;
     const std::uint32_t scalar = first + static_cast<std::uint32_t>(i) * kStep;
-    return mixed_bits(d, hn::Add(hn::Set(d, scalar), hn::Mul(hn::Iota(d, 0), hn::Set(d, kStep))));
+    return hn::Add(hn::Set(d, scalar), hn::Mul(hn::Iota(d, 0), hn::Set(d, kStep)));
+  }
+  [[nodiscard]] static HWY_INLINE VU32 step() {
+    const U32 d;
+    return hn::Set(d, static_cast<std::uint32_t>(hn::Lanes(d)) * kStep);
   }
 };
 
@@ -202,7 +209,7 @@ struct Code {
     const U32 d;
     const I32 di;
     const auto bits = hn::BitCast(d, value);
-    const auto magnitude = hn::And(bits, hn::Set(d, kMagnitude));
+    const auto magnitude = kOrdinary && !kSigned ? bits : hn::And(bits, hn::Set(d, kMagnitude));
     const auto steps = hn::ShiftRight<20>(hn::Add(magnitude, hn::ShiftLeft<4>(random16)));
     auto code = hn::Sub(steps, hn::Set(d, base(scale)));
     if constexpr (!kOrdinary) {

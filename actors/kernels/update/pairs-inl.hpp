@@ -1,5 +1,5 @@
 // actors/kernels/update/pairs-inl.hpp — vectors of 16-bit numbers in memory as two vectors of
-// 32-bit ones, of bytes as four. Compiled once per SIMD target.
+// 32-bit ones; compiled once per SIMD target.
 // Invariant: bits are moved, no number changes.
 #if defined(TANDEM_ACTORS_KERNELS_PAIRS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_PAIRS_INL
@@ -61,27 +61,6 @@ HWY_INLINE void load_pair(const float* from, VF32& a, VF32& b) {
   b = hn::LoadU(d, from + hn::Lanes(d));
 }
 
-/// Numbers below 256 as bytes.
-HWY_INLINE void store_bytes(VU32 a, VU32 b, VU32 c, VU32 e, std::uint8_t* to) {
-#if HWY_TARGET == HWY_AVX3
-  // Each 128 bits are packed on their own: four lanes of a, of b, of c, of e.
-  alignas(64) static constexpr std::uint32_t kOrder[16] = {0, 4, 8,  12, 1, 5, 9,  13,
-                                                           2, 6, 10, 14, 3, 7, 11, 15};
-  const __m512i packed =
-      _mm512_packus_epi16(_mm512_packus_epi32(a.raw, b.raw), _mm512_packus_epi32(c.raw, e.raw));
-  _mm512_storeu_si512(to, _mm512_permutexvar_epi32(_mm512_load_si512(kOrder), packed));
-#else
-  const std::size_t lanes = hn::Lanes(U32());
-  const auto store = [to](VU32 v, std::size_t at) HWY_ATTR {
-    hn::StoreU(hn::DemoteTo(U8(), hn::BitCast(I32(), v)), U8(), to + at);
-  };
-  store(a, 0);
-  store(b, lanes);
-  store(c, 2 * lanes);
-  store(e, 3 * lanes);
-#endif
-}
-
 #if HWY_TARGET == HWY_AVX3
 
 /// Words of two vectors, the second one's from 32 on: `low` and `high` in turns.
@@ -108,6 +87,16 @@ HWY_INLINE void load_halves(const Bf16Bits* high, const std::uint16_t* low, VU32
   interleave(_mm512_loadu_si512(low), _mm512_loadu_si512(high), a, b);
 }
 
+/// The weight above its remainder, a number with a sign.
+HWY_INLINE void load_masters(const Bf16Bits* high, const std::uint16_t* low, VF32& a, VF32& b) {
+  const __m512i remainder = _mm512_loadu_si512(low);
+  VU32 x, y;
+  interleave(remainder,
+             _mm512_add_epi16(_mm512_loadu_si512(high), _mm512_srai_epi16(remainder, 15)), x, y);
+  a = hn::BitCast(F32(), x);
+  b = hn::BitCast(F32(), y);
+}
+
 #else
 
 HWY_INLINE void load_pair(const Bf16Bits* from, VF32& a, VF32& b) {
@@ -124,6 +113,14 @@ HWY_INLINE void load_halves(const Bf16Bits* high, const std::uint16_t* low, VU32
                          HWY_ATTR { return hn::PromoteTo(d, hn::LoadU(U16<F32>(), from)); };
   a = hn::Or(hn::ShiftLeft<16>(words(&high->bits)), words(low));
   b = hn::Or(hn::ShiftLeft<16>(words(&high[lanes].bits)), words(low + lanes));
+}
+
+HWY_INLINE void load_masters(const Bf16Bits* high, const std::uint16_t* low, VF32& a, VF32& b) {
+  const auto no_tie = hn::Set(U32(), kNoTie);
+  VU32 x, y;
+  load_halves(high, low, x, y);
+  a = join_master(x, no_tie);
+  b = join_master(y, no_tie);
 }
 
 #endif

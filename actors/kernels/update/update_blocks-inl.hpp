@@ -16,8 +16,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "actors/kernels/update/codes-inl.hpp"
 #include "actors/kernels/update/optimizer_step.hpp"
-#include "actors/kernels/update/pairs-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
@@ -68,10 +68,9 @@ HWY_INLINE void block_pair(const Rule& rule, const BlockArrays<P>& a, std::size_
   ga = hn::Mul(ga, scale);
   gb = hn::Mul(gb, scale);
   if constexpr (P::kSplit) {
-    auto halves_a = hn::Zero(d), halves_b = hn::Zero(d);
-    load_halves(a.weight_from + i, a.master_from + i, halves_a, halves_b);
-    pa = rule(df, join_master(halves_a, hn::Set(d, kNoTie)), ga, s0a, s1a);
-    pb = rule(df, join_master(halves_b, hn::Set(d, kNoTie)), gb, s0b, s1b);
+    load_masters(a.weight_from + i, a.master_from + i, pa, pb);
+    pa = rule(df, pa, ga, s0a, s1a);
+    pb = rule(df, pb, gb, s0b, s1b);
     auto sum_a = hn::Zero(d), sum_b = hn::Zero(d), low_a = hn::Zero(d), low_b = hn::Zero(d);
     bits_to_split(pa, pb, low_a, low_b);
     split_bits_near(low_a, sum_a);
@@ -85,12 +84,47 @@ HWY_INLINE void block_pair(const Rule& rule, const BlockArrays<P>& a, std::size_
   }
 }
 
-/// Bits of the greatest and the least magnitude that came by.
+/// Bits of the greatest and the least magnitude that came by. Not kSigned: only a NaN has a sign,
+/// and with it is beyond infinity, too.
+template <bool kSigned>
 HWY_INLINE void note_magnitude(VF32 value, VU32& greatest, VU32& least) {
   const U32 d;
-  const auto magnitude = hn::And(hn::BitCast(d, value), hn::Set(d, kMagnitude));
+  const auto bits = hn::BitCast(d, value);
+  const auto magnitude = kSigned ? hn::And(bits, hn::Set(d, kMagnitude)) : bits;
   greatest = hn::Max(greatest, magnitude);
   least = hn::Min(least, magnitude);
+}
+
+/// The greatest and least magnitudes of a block's moments: greatest, least, greatest, least.
+using BlockRange = std::uint32_t[4];
+
+/// The greatest of what lies at the same place in all 128-bit blocks.
+template <class D>
+HWY_INLINE void greatest_of_blocks(D d, hn::Vec<D> v, std::uint32_t* to) {
+  if constexpr (hn::MaxLanes(d) <= 4) {
+    hn::StoreU(v, d, to);
+  } else {
+    const hn::Half<D> half;
+    greatest_of_blocks(half, hn::Max(hn::LowerHalf(half, v), hn::UpperHalf(half, v)), to);
+  }
+}
+
+/// Across the lanes of all four at once, least ones as the greatest of what they are not.
+HWY_INLINE void reduce_range(VU32 greatest0, VU32 least0, VU32 greatest1, VU32 least1,
+                             BlockRange& range) {
+  const U32 d;
+  const hn::Repartition<std::uint64_t, U32> d64;
+  const auto fold = [d](VU32 a, VU32 b) HWY_ATTR {
+    return hn::Max(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  };
+  const auto of0 = hn::BitCast(d64, fold(greatest0, hn::Not(least0)));
+  const auto of1 = hn::BitCast(d64, fold(greatest1, hn::Not(least1)));
+  greatest_of_blocks(d,
+                     hn::Max(hn::BitCast(d, hn::InterleaveLower(d64, of0, of1)),
+                             hn::BitCast(d, hn::InterleaveUpper(d64, of0, of1))),
+                     range);
+  range[1] = ~range[1];
+  range[3] = ~range[3];
 }
 
 /// The codes of a block's new moments, behind their exponents. kOrdinary: no code is at an end of
@@ -101,23 +135,33 @@ HWY_INLINE void store_codes(const float (&moments)[2][kStateBlock], const BlockA
   const F32 df;
   const std::size_t lanes = hn::Lanes(df);
   static_assert(kStateBlock % (4 * hn::MaxLanes(F32())) == 0);
+  const auto step = RoundingBits::step();
+  auto unmixed = rounding_bits.unmixed(0);
+  const auto next = [&unmixed, step]() HWY_ATTR {
+    const auto random = mixed_bits(U32(), unmixed);
+    unmixed = hn::Add(unmixed, step);
+    return random;
+  };
   for (std::size_t i = 0; i < kStateBlock; i += 4 * lanes) {
-    const auto r0 = rounding_bits.at(i), r1 = rounding_bits.at(i + lanes);
-    const auto r2 = rounding_bits.at(i + 2 * lanes), r3 = rounding_bits.at(i + 3 * lanes);
-    const auto store =
-        [&]<std::size_t kArray>(std::integral_constant<std::size_t, kArray>) HWY_ATTR {
-          using Codes = Code<(kArray == 0)>;
-          const float* from = moments[kArray] + i;
-          const std::uint8_t scale = scales[kArray];
-          const auto code = [from, scale, lanes](VU32 random, std::size_t k) HWY_ATTR {
-            return Codes::template of<kOrdinary>(hn::Load(F32(), from + k * lanes),
-                                                 bits_of_array<kArray>(random), scale);
-          };
-          store_bytes(code(r0, 0), code(r1, 1), code(r2, 2), code(r3, 3), a.state[kArray] + i);
-        };
-    store(std::integral_constant<std::size_t, 0>());
+    const auto r0 = next(), r1 = next(), r2 = next(), r3 = next();
+    const auto store = [&]<bool kSigned>(std::bool_constant<kSigned>) HWY_ATTR {
+      constexpr std::size_t kArray = kSigned ? 0 : 1;
+      const float* from = moments[kArray] + i;
+      std::uint8_t* to = a.state[kArray] + i;
+      const auto m0 = hn::Load(df, from), m1 = hn::Load(df, from + lanes);
+      const auto m2 = hn::Load(df, from + 2 * lanes), m3 = hn::Load(df, from + 3 * lanes);
+      if constexpr (kOrdinary) {
+        store_ordinary_codes<kSigned>(m0, m1, m2, m3, r0, r1, r2, r3, scales[kArray], to);
+      } else {
+        store_code<false, kSigned>(m0, r0, scales[kArray], to);
+        store_code<false, kSigned>(m1, r1, scales[kArray], to + lanes);
+        store_code<false, kSigned>(m2, r2, scales[kArray], to + 2 * lanes);
+        store_code<false, kSigned>(m3, r3, scales[kArray], to + 3 * lanes);
+      }
+    };
+    store(std::true_type());
     if constexpr (Rule::kStates > 1) {
-      store(std::integral_constant<std::size_t, 1>());
+      store(std::false_type());
     }
   }
 }
@@ -137,30 +181,30 @@ void update_block(const Rule& shared, const BlockArrays<P>& shared_arrays,
   const std::uint8_t scale0 = *a.scale_from[0];
   const std::uint8_t scale1 = Rule::kStates > 1 ? *a.scale_from[1] : std::uint8_t{0};
   for (std::size_t i = 0; i < kStateBlock; i += 2 * lanes) {
-    auto s0a = Code<true>::load(a.state_from[0] + i, scale0);
-    auto s0b = Code<true>::load(a.state_from[0] + i + lanes, scale0);
-    auto s1a = hn::Zero(df), s1b = hn::Zero(df);
+    auto s0a = hn::Zero(df), s0b = hn::Zero(df), s1a = hn::Zero(df), s1b = hn::Zero(df);
+    load_codes<true>(a.state_from[0] + i, scale0, s0a, s0b);
     if constexpr (Rule::kStates > 1) {
-      s1a = Code<false>::load(a.state_from[1] + i, scale1);
-      s1b = Code<false>::load(a.state_from[1] + i + lanes, scale1);
+      load_codes<false>(a.state_from[1] + i, scale1, s1a, s1b);
     }
     block_pair(rule, a, i, s0a, s0b, s1a, s1b);
     hn::Store(s0a, df, moments[0] + i);
     hn::Store(s0b, df, moments[0] + i + lanes);
-    note_magnitude(s0a, greatest0, least0);
-    note_magnitude(s0b, greatest0, least0);
+    note_magnitude<true>(s0a, greatest0, least0);
+    note_magnitude<true>(s0b, greatest0, least0);
     if constexpr (Rule::kStates > 1) {
       hn::Store(s1a, df, moments[1] + i);
       hn::Store(s1b, df, moments[1] + i + lanes);
-      note_magnitude(s1a, greatest1, least1);
-      note_magnitude(s1b, greatest1, least1);
+      note_magnitude<false>(s1a, greatest1, least1);
+      note_magnitude<false>(s1b, greatest1, least1);
     }
   }
-  std::uint8_t scales[2] = {Code<true>::scale(hn::GetLane(hn::MaxOfLanes(d, greatest0))), 0};
-  bool ordinary = Code<true>::is_ordinary(scales[0], hn::GetLane(hn::MinOfLanes(d, least0)));
+  BlockRange range;
+  reduce_range(greatest0, least0, greatest1, least1, range);
+  std::uint8_t scales[2] = {Code<true>::scale(range[0]), 0};
+  bool ordinary = Code<true>::is_ordinary(scales[0], range[1]);
   if constexpr (Rule::kStates > 1) {
-    scales[1] = Code<false>::scale(hn::GetLane(hn::MaxOfLanes(d, greatest1)));
-    ordinary &= Code<false>::is_ordinary(scales[1], hn::GetLane(hn::MinOfLanes(d, least1)));
+    scales[1] = Code<false>::scale(range[2]);
+    ordinary &= Code<false>::is_ordinary(scales[1], range[3]);
     *a.scale[1] = scales[1];
   }
   *a.scale[0] = scales[0];

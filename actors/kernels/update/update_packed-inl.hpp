@@ -92,15 +92,14 @@ HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::siz
   auto& tied_b = Rule::kStates > 1 ? s1b : s0b;
   auto pa = hn::Zero(df), pb = hn::Zero(df);
   if constexpr (P::kSplit) {
-    auto halves_a = hn::Zero(d), halves_b = hn::Zero(d), ties_a = hn::Set(d, kNoTie),
-         ties_b = ties_a;
-    load_halves(a.weight_from + i, a.master_from + i, halves_a, halves_b);
     if constexpr (kTies) {
-      ties_a = take_ties(tied_a);
-      ties_b = take_ties(tied_b);
+      auto halves_a = hn::Zero(d), halves_b = hn::Zero(d);
+      load_halves(a.weight_from + i, a.master_from + i, halves_a, halves_b);
+      pa = join_master(halves_a, take_ties(tied_a));
+      pb = join_master(halves_b, take_ties(tied_b));
+    } else {
+      load_masters(a.weight_from + i, a.master_from + i, pa, pb);
     }
-    pa = join_master(halves_a, ties_a);
-    pb = join_master(halves_b, ties_b);
   } else {
     load_pair(a.master_from + i, pa, pb);
   }
@@ -171,14 +170,21 @@ void packed_range(const Rule& shared, const PackedArrays<P>& shared_arrays,
   const Rule rule = shared;  // copies nothing can alias: their values stay in registers
   const PackedArrays<P> a = shared_arrays;
   const std::size_t lanes = hn::Lanes(F32());
-  const auto random = [rounding_bits](std::size_t i)
-                          HWY_ATTR { return P::kExact ? hn::Zero(U32()) : rounding_bits.at(i); };
+  const auto step = RoundingBits::step();
+  auto unmixed = rounding_bits.unmixed(0);
+  const auto next = [&unmixed, step]() HWY_ATTR {
+    const auto random = mixed_bits(U32(), unmixed);
+    unmixed = hn::Add(unmixed, step);
+    return P::kExact ? hn::Zero(U32()) : random;
+  };
   std::size_t i = 0;
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
-    packed_pair<kStream>(rule, a, i, random(i), random(i + lanes));
+    const auto first = next(), second = next();
+    packed_pair<kStream>(rule, a, i, first, second);
   }
   if (i < count) {
-    packed_tail(rule, a, i, count - i, random(i), random(i + lanes));
+    const auto first = next(), second = next();
+    packed_tail(rule, a, i, count - i, first, second);
   }
   if constexpr (kStream) {
     hwy::FlushStream();
