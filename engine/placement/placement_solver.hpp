@@ -10,10 +10,11 @@
 // are with a pool that is a third slower: the model has the pool's speed as it is alone, measured
 // once. Beside a step, whose copies share the host's memory, bench_overlap finds passes 1.08 to
 // 1.16 times as long, measurements of a shared host differ by a fifth, and a pool without slack
-// cannot make up for what a late one cost. Where compute is the longest slack costs nothing. Then one with the units of the first two segments on the device, as
-// far as they fit: they have no window (their gradients come last, their weights are needed first).
-// Then the one with the least device memory: activations have a use for it. Pure; some hundred
-// predictions, or all 6561 of eight units: any thread.
+// cannot make up for what a late one cost. Where compute is the longest slack costs nothing. Then
+// one with the units of the first two segments on the device, as far as they fit: they have no
+// window (their gradients come last, their weights are needed first). Then the one with the least
+// device memory: activations have a use for it. Pure; some hundred predictions, or all 6561 of
+// eight units: any thread.
 #pragma once
 
 #include <cstddef>
