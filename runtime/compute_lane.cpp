@@ -43,7 +43,8 @@ void ComputeLane::work() {
     if (!inbox_.take_all(queue)) {
       expected_.wait(
           trace::detail::now_ns, [this] { return !inbox_.seems_empty(); },
-          [&](std::int64_t until_ns) { return sleep(queue, until_ns); }, {});
+          [&](std::int64_t until_ns) { return sleep(queue, until_ns); },
+          {.cpu_now_ns = thread::cpu_now_ns});
       inbox_.take_all(queue);
     }
     const int team = team_.load(std::memory_order_relaxed);

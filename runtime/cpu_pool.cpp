@@ -132,7 +132,8 @@ void CpuPool::await_job() {
   expected_.wait(
       trace::detail::now_ns,
       [this, calls] { return calls_.load(std::memory_order_relaxed) != calls; },
-      [this](std::int64_t until_ns) { return sleep(until_ns); }, {});
+      [this](std::int64_t until_ns) { return sleep(until_ns); },
+      {.cpu_now_ns = thread::cpu_now_ns});
 }
 
 // True: there is a job, or the end.

@@ -268,7 +268,7 @@ void EventLoop::wait_for_work() {
   expected_.wait(
       real_now_ns, [this] { return something_came(); },
       [this](std::int64_t until_ns) { return sleep_in_reactor(until_ns); },
-      {.counted = true, .deadline_ns = timer_due_ns()});
+      {.counted = true, .deadline_ns = timer_due_ns(), .cpu_now_ns = thread::cpu_now_ns});
   looked_ns_ = real_now_ns();  // the wait itself is no stall
   note_time();
 }

@@ -5,10 +5,12 @@
 // kLags waits before it, and the distance at which they are most alike gives the next length (the
 // median of three). The quantiles of that guess's recent errors say from when until when to spin,
 // the latest of recent timed sleeps how much earlier to be woken. A guess that is off by more than
-// a spin may last, spins that miss in a row, an account that is empty, or CPUs that others compute
-// on: then the wait is a plain sleep, as it is by default.
-// The account: a spin costs the time that it took beyond what the sleep and the wake-up which it
-// saved would have taken; kShare of the time that passes comes in.
+// a spin may last, spins that miss in a row, an account that is empty, or others that compute on
+// all CPUs: then the wait is a plain sleep, as it is by default. Threads that spin share the CPUs
+// that are left: each yields its own at every look at the clock.
+// The account: a spin costs the time that it took beyond the CPU time of the sleep and the wake-up
+// which it saved; kShare of the time that passes comes in. What those take is measured now and
+// then: some 20 us on a virtual machine, whose host has to wake its CPUs.
 // Invariant: what spins have cost by any time t is at most kShare * t + kBurstNs.
 // Thread rule: of the one thread that waits. Who wakes it learns elsewhere whether it sleeps (the
 // inbox's tag, a mutex): a spinning thread only looks.
@@ -39,10 +41,11 @@ enum class Spin {
 class ExpectedWait {
  public:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-  static constexpr int kShareOf = 33;                   // a 33rd: 3 % of a CPU
-  static constexpr std::int64_t kBurstNs = 30'000'000;  // what may be saved up: a second's worth
-  static constexpr std::int64_t kSpinMostNs = 200'000;  // of one wait
-  static constexpr std::int64_t kWakeUpNs = 5'000;      // CPU time of a sleep and its wake-up
+  static constexpr int kShareOf = 33;                    // a 33rd: 3 % of a CPU
+  static constexpr std::int64_t kBurstNs = 30'000'000;   // what may be saved up: a second's worth
+  static constexpr std::int64_t kSpinMostNs = 200'000;   // of one wait
+  static constexpr std::int64_t kWakeUpNs = 5'000;       // CPU time of a sleep and its wake-up,
+  static constexpr std::int64_t kWakeUpMostNs = 30'000;  // at first and at most
   static constexpr int kLags = 16;
 
   explicit ExpectedWait(Spin spin = spin_setting()) noexcept : spin_(spin) {}
@@ -60,6 +63,8 @@ class ExpectedWait {
   void spun(std::int64_t since_ns, std::int64_t now_ns, bool found) noexcept;
   /// The wait has ended.
   void end(std::int64_t now_ns) noexcept;
+  /// So much CPU time a sleep took of the thread that slept.
+  void slept(std::int64_t cpu_ns) noexcept;
 
   /// The next wait is likely to be so short that looking again at once pays.
   [[nodiscard]] bool is_short() const noexcept {
@@ -67,10 +72,13 @@ class ExpectedWait {
   }
   /// What spins have cost so far.
   [[nodiscard]] std::int64_t cost_ns() const noexcept { return cost_ns_; }
+  /// CPU time of a sleep and its wake-up, of both threads, as far as is known.
+  [[nodiscard]] std::int64_t wake_up_ns() const noexcept { return wake_up_ns_; }
 
   struct Options {
-    bool counted = false;  // this thread is among those that thread::spare_cpus() knows of
-    std::int64_t deadline_ns = kNever;  // the wait ends then at the latest
+    bool counted = false;  // as one that computes, by thread::enter_runtime(): not while it waits
+    std::int64_t deadline_ns = kNever;       // the wait ends then at the latest
+    std::int64_t (*cpu_now_ns)() = nullptr;  // of the thread; null: no sleep is measured
   };
   /// One whole wait. ready(): what is waited for is there. sleep(until_ns): sleeps until then at
   /// the latest; true: something else ended it. now(): in ns.
@@ -78,18 +86,32 @@ class ExpectedWait {
   void wait(Now now, Ready ready, Sleep sleep, Options options);
 
  private:
+  /// A counted thread is none that computes while this lives.
+  class Resting {
+   public:
+    explicit Resting(bool counted) noexcept;
+    ~Resting();
+    Resting(const Resting&) = delete;
+    Resting& operator=(const Resting&) = delete;
+
+   private:
+    bool counted_;
+  };
+
   static constexpr int kKept = 64;  // lengths: three of each lag
   static constexpr int kErrors = 16;
   static constexpr int kOversleeps = 8;
-  static constexpr int kLooks = 32;  // between two looks at the clock
+  static constexpr int kLooks = 32;      // between two looks at the clock
+  static constexpr int kMeasured = 8;    // sleeps whose CPU time is known, of the last ones
+  static constexpr int kMeasuredOf = 8;  // every eighth is
 
   [[nodiscard]] std::int64_t guess(int lag) const noexcept;
   void learn(std::int64_t length_ns) noexcept;
+  template <class Sleep>
+  bool measured(Sleep& sleep, std::int64_t until_ns, const Options& options);
   void fill_account(std::int64_t now_ns) noexcept;
-  [[nodiscard]] static bool has_cpu(bool counted) noexcept;
-  void start_spin(bool counted) noexcept;
+  [[nodiscard]] static bool has_cpu() noexcept;
   [[nodiscard]] bool goes_on(std::int64_t now_ns, std::int64_t until_ns) const noexcept;
-  void stop_spin(bool counted) noexcept;
 
   Spin spin_;
   bool is_short_ = false;
@@ -105,6 +127,10 @@ class ExpectedWait {
   std::array<std::int64_t, kOversleeps> oversleeps_{};
   std::uint32_t timed_sleeps_ = 0;
   std::int64_t oversleep_ns_ = 60'000;  // until some are known
+  std::array<std::int64_t, kMeasured> slept_{};
+  std::uint32_t sleeps_ = 0;
+  std::uint32_t measured_ = 0;
+  std::int64_t wake_up_ns_ = kWakeUpNs;
   // The wait under way:
   std::int64_t began_ns_ = 0;
   std::int64_t guess_ns_ = -1;  // of its length; -1: none
@@ -120,16 +146,16 @@ class ExpectedWait {
 
 template <class Now, class Ready, class Sleep>
 void ExpectedWait::wait(Now now, Ready ready, Sleep sleep, Options options) {
-  const Plan plan = begin(now(), has_cpu(options.counted), options.deadline_ns);
+  const Resting resting(options.counted);
+  const Plan plan = begin(now(), has_cpu(), options.deadline_ns);
   if (plan.sleep_until_ns != 0) {
-    if (sleep(plan.sleep_until_ns)) {
+    if (measured(sleep, plan.sleep_until_ns, options)) {
       return end(now());
     }
     overslept(now());
   }
   if (plan.spin_until_ns != 0) {
     const std::int64_t since_ns = now();
-    start_spin(options.counted);
     bool found = false;
     std::int64_t now_ns = since_ns;
     do {
@@ -139,14 +165,24 @@ void ExpectedWait::wait(Now now, Ready ready, Sleep sleep, Options options) {
       }
       now_ns = now();
     } while (!found && goes_on(now_ns, plan.spin_until_ns));
-    stop_spin(options.counted);
     spun(since_ns, now_ns, found);
     if (found) {
       return end(now_ns);
     }
   }
-  sleep(kNever);
+  measured(sleep, kNever, options);
   end(now());
+}
+
+template <class Sleep>
+bool ExpectedWait::measured(Sleep& sleep, std::int64_t until_ns, const Options& options) {
+  if (options.cpu_now_ns == nullptr || sleeps_++ % kMeasuredOf != 0) {
+    return sleep(until_ns);
+  }
+  const std::int64_t before_ns = options.cpu_now_ns();
+  const bool came = sleep(until_ns);
+  slept(options.cpu_now_ns() - before_ns);
+  return came;
 }
 
 }  // namespace tandem

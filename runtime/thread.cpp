@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <ctime>
 #include <limits>
 #include <system_error>
 #include <utility>
@@ -54,6 +55,12 @@ void set_background() noexcept {
 }
 
 void set_punctual() noexcept { prctl(PR_SET_TIMERSLACK, 1); }
+
+std::int64_t cpu_now_ns() noexcept {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
 
 void enter_runtime(int threads) noexcept {
   counted_threads.fetch_add(threads, std::memory_order_relaxed);

@@ -1,6 +1,7 @@
 // runtime/thread.hpp — makes, names, pins and counts the runtime's threads.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
@@ -30,8 +31,11 @@ void set_background() noexcept;
 /// those that may wait for others).
 void set_punctual() noexcept;
 
-/// Counts this thread, or the team of threads that it computes with, among those that compute or
-/// spin, while it does: an idle thread spins only if CPUs are left over.
+/// CPU time of the calling thread.
+[[nodiscard]] std::int64_t cpu_now_ns() noexcept;
+
+/// Counts this thread, or the team of threads that it computes with, among those that compute,
+/// while it does: an idle thread spins only if a CPU is left over.
 void enter_runtime(int threads = 1) noexcept;
 void leave_runtime(int threads = 1) noexcept;
 /// Other processes run on the rest of those that this one may use.

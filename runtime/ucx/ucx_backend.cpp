@@ -88,7 +88,7 @@ bool UcxBackend::look() noexcept {
 // While operations wait and a CPU is left for it: looks again for a bounded time after the last
 // part that came. True: there is something for the loop.
 bool UcxBackend::spin_for_frames() noexcept {
-  if (!may_spin_ || waited_for_ == 0 || thread::spare_cpus() < 0) {
+  if (!may_spin_ || waited_for_ == 0 || thread::spare_cpus() < 1) {
     return false;
   }
   if (skip_ > 0) {
@@ -97,7 +97,7 @@ bool UcxBackend::spin_for_frames() noexcept {
   }
   TimePoint now = Clock::real().now();
   TimePoint yields_at = now + kYieldEvery;
-  for (TimePoint until = now + kSpinMost; now < until && thread::spare_cpus() >= 0;) {
+  for (TimePoint until = now + kSpinMost; now < until && thread::spare_cpus() >= 1;) {
     const std::uint64_t moves = moves_;
     for (int looks = 0; looks < kLooks; ++looks) {
       if (look()) {

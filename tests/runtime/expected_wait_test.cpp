@@ -34,12 +34,13 @@ class Waiter {
                     return now_ns_ >= comes_ns;
                   },
                   [&](std::int64_t until_ns) {
+                    slept_cpu_ns += sleep_costs_ns;
                     const bool comes = comes_ns <= until_ns;
                     now_ns_ = comes ? std::max(now_ns_, comes_ns) + 30 * kUs
                                     : until_ns + random_.between(15 * kUs, 25 * kUs);
                     return comes;
                   },
-                  {});
+                  {.cpu_now_ns = [] { return slept_cpu_ns; }});
     dearest_ns = std::max(dearest_ns, expected.cost_ns() - cost_ns);
     EXPECT_LE(expected.cost_ns(), now_ns_ / ExpectedWait::kShareOf + ExpectedWait::kBurstNs);
     const std::int64_t late_ns = now_ns_ - comes_ns;
@@ -61,6 +62,8 @@ class Waiter {
   ExpectedWait expected;
   std::int64_t dearest_ns = 0;  // of the waits so far
   std::int64_t taken_ns = 0;    // for how long another thread runs in the middle of the next spin
+  std::int64_t sleep_costs_ns = 0;              // in CPU time
+  inline static std::int64_t slept_cpu_ns = 0;  // of all sleeps
 
  private:
   std::int64_t now_ns_ = 0;
@@ -111,6 +114,31 @@ TEST(ExpectedWait, SpendsNoMoreThanItsShare) {
   EXPECT_GT(waiter.expected.cost_ns(), 2 * ExpectedWait::kBurstNs) << "what it may, it spends";
 }  // the bound is looked at after each (Waiter::wait)
 
+TEST(ExpectedWait, LearnsWhatASleepCosts) {
+  Waiter waiter;
+  waiter.sleep_costs_ns = 10 * kUs;
+  Random random(5);
+  waiter.met(400, [&](int) { return random.between(300 * kUs, 3 * kMs); });
+  EXPECT_EQ(waiter.expected.wake_up_ns(), 15 * kUs) << "who wakes it works, too";
+  // Beside such sleeps a spin of this length costs nothing, so there is no share that bounds it.
+  const auto short_wait = [](int) { return 14 * kUs; };
+  waiter.met(1000, short_wait);
+  const std::int64_t cost_ns = waiter.expected.cost_ns();
+  EXPECT_EQ(waiter.met(20'000, short_wait), 1.0);
+  EXPECT_LT(waiter.expected.cost_ns() - cost_ns, kUs);
+}
+
+TEST(ExpectedWait, BoundsWhatASleepIsSaidToCost) {
+  ExpectedWait expected(Spin::kAuto);
+  for (const std::int64_t ns : {100 * kMs, std::int64_t{0}}) {
+    for (int i = 0; i < 8; ++i) {
+      expected.slept(ns);
+    }
+    EXPECT_EQ(expected.wake_up_ns(),
+              ns > 0 ? ExpectedWait::kWakeUpMostNs : ExpectedWait::kWakeUpNs);
+  }
+}
+
 TEST(ExpectedWait, SpinsOnceIntoARest) {
   Waiter waiter;
   waiter.met(200, [](int) { return 2 * kMs; });
@@ -150,6 +178,22 @@ TEST(ExpectedWait, LeavesTheCpusToThoseThatCompute) {
   EXPECT_EQ(waiter.share_spun(), 0);
   thread::leave_runtime(spare);
   EXPECT_GT(waiter.met(200, [](int) { return 2 * kMs; }), 0.8) << "what it learned is kept";
+}
+
+TEST(ExpectedWait, AThreadThatWaitsDoesNotCompute) {
+  const int spare = thread::spare_cpus();
+  thread::enter_runtime();
+  ExpectedWait expected(Spin::kNever);
+  int spare_while_asleep = -1;
+  expected.wait([] { return 0; }, [] { return false; },
+                [&](std::int64_t) {
+                  spare_while_asleep = thread::spare_cpus();
+                  return true;
+                },
+                {.counted = true});
+  EXPECT_EQ(spare_while_asleep, spare);
+  EXPECT_EQ(thread::spare_cpus(), spare - 1);
+  thread::leave_runtime();
 }
 
 TEST(ExpectedWait, NeverMeansNever) {
