@@ -23,8 +23,8 @@ function(tandem_library name)
   target_link_libraries(tandem_${name} PUBLIC ${arg_LINK})
 endfunction()
 
-# tandem_simd(NAME): the library's kernels are compiled for AVX-512, AVX2 and without SIMD (NEON and SVE elsewhere). A CPU of
-# the years between is not worth the time that two more passes over every kernel cost each build.
+# tandem_simd(NAME): the library's kernels are compiled for AVX-512, AVX2 and without SIMD. A CPU of the years between is not
+# worth the time that two more passes over every kernel cost each build. (Other processors than x86-64 have not been tried.)
 function(tandem_simd name)
   set(unused "HWY_SSSE3|HWY_SSE4")
   if(TANDEM_SANITIZE MATCHES thread)  # which meet in the same places whatever the width

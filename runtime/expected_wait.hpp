@@ -41,11 +41,11 @@ enum class Spin {
 class ExpectedWait {
  public:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-  static constexpr int kShareOf = 33;                    // a 33rd: 3 % of a CPU
-  static constexpr std::int64_t kBurstNs = 30'000'000;   // what may be saved up: a second's worth
-  static constexpr std::int64_t kSpinMostNs = 200'000;   // of one wait
-  static constexpr std::int64_t kWakeUpNs = 5'000;       // CPU time of a sleep and its wake-up,
-  static constexpr std::int64_t kWakeUpMostNs = 30'000;  // at first and at most
+  static constexpr int kShareOf = 33;                   // a 33rd: 3 % of a CPU
+  static constexpr std::int64_t kBurstNs = 30'000'000;  // what may be saved up: a second's worth
+  static constexpr std::int64_t kSpinMostNs = 200'000;  // of one wait
+  static constexpr std::int64_t kWakeUpNs = 5'000;  // CPU time of a sleep and its wake-up, at first
+  static constexpr std::int64_t kWakeUpMostNs = 30'000;  // and at least, and at most
   static constexpr int kLags = 16;
 
   explicit ExpectedWait(Spin spin = spin_setting()) noexcept : spin_(spin) {}
@@ -63,7 +63,7 @@ class ExpectedWait {
   void spun(std::int64_t since_ns, std::int64_t now_ns, bool found) noexcept;
   /// The wait has ended.
   void end(std::int64_t now_ns) noexcept;
-  /// So much CPU time a sleep took of the thread that slept.
+  /// So much CPU time a sleep took of the thread that slept; counts from the next wait on.
   void slept(std::int64_t cpu_ns) noexcept;
 
   /// The next wait is likely to be so short that looking again at once pays.
@@ -103,7 +103,7 @@ class ExpectedWait {
   static constexpr int kOversleeps = 8;
   static constexpr int kLooks = 32;      // between two looks at the clock
   static constexpr int kMeasured = 8;    // sleeps whose CPU time is known, of the last ones
-  static constexpr int kMeasuredOf = 8;  // every eighth is
+  static constexpr int kMeasuredOf = 7;  // every seventh is: steps seldom repeat in sevens
 
   [[nodiscard]] std::int64_t guess(int lag) const noexcept;
   void learn(std::int64_t length_ns) noexcept;
@@ -130,7 +130,8 @@ class ExpectedWait {
   std::array<std::int64_t, kMeasured> slept_{};
   std::uint32_t sleeps_ = 0;
   std::uint32_t measured_ = 0;
-  std::int64_t wake_up_ns_ = kWakeUpNs;
+  std::int64_t wake_up_ns_ = kWakeUpNs;  // the same from one wait's beginning to its end
+  std::int64_t next_wake_up_ns_ = kWakeUpNs;
   // The wait under way:
   std::int64_t began_ns_ = 0;
   std::int64_t guess_ns_ = -1;  // of its length; -1: none
@@ -176,7 +177,7 @@ void ExpectedWait::wait(Now now, Ready ready, Sleep sleep, Options options) {
 
 template <class Sleep>
 bool ExpectedWait::measured(Sleep& sleep, std::int64_t until_ns, const Options& options) {
-  if (options.cpu_now_ns == nullptr || sleeps_++ % kMeasuredOf != 0) {
+  if (options.cpu_now_ns == nullptr || spin_ != Spin::kAuto || sleeps_++ % kMeasuredOf != 0) {
     return sleep(until_ns);
   }
   const std::int64_t before_ns = options.cpu_now_ns();

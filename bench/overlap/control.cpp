@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <ctime>
 #include <string_view>
 
 #include <simdjson.h>
@@ -10,6 +11,7 @@
 #include "actors/memory/arena.hpp"
 #include "actors/optimizer/cpu_optimizer.hpp"
 #include "actors/parameter_shard.hpp"
+#include "engine/types/stopwatch.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
@@ -132,23 +134,27 @@ std::vector<Chunk> chunks_of_trace() {
 
 }  // namespace
 
-std::vector<double> ready_to_adam_s(int times, Duration compute) {
+ControlRun run_control(int times, Duration compute) {
   OneUnit unit;
   trace::clear();
   trace::enable({.records_per_thread = std::size_t{1} << 18});
+  ControlRun run;
+  const std::clock_t cpu_start = std::clock();
+  const Stopwatch watch;
   unit.loop.run(&updates, &unit, static_cast<std::uint64_t>(times), compute);
+  run.wall_s = watch.elapsed_s();
+  run.cpu_s = static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC;
   trace::disable();
-  std::vector<double> seconds;
   double landed_s = -1;
   for (const Chunk& chunk : chunks_of_trace()) {
     if (!chunk.is_adam) {
       landed_s = chunk.end_s;
     } else if (landed_s >= 0) {
-      seconds.push_back(chunk.begin_s - landed_s);
+      run.ready_to_adam_s.push_back(chunk.begin_s - landed_s);
       landed_s = -1;
     }
   }
-  return seconds;
+  return run;
 }
 
 }  // namespace tandem::bench

@@ -12,7 +12,13 @@
 
 namespace tandem::bench {
 
-/// Seconds, one for each of `times` gradients; before each the compute lane works for `compute`.
-[[nodiscard]] std::vector<double> ready_to_adam_s(int times, Duration compute);
+struct ControlRun {
+  std::vector<double> ready_to_adam_s;  // of each gradient
+  double wall_s = 0;                    // of all of them
+  double cpu_s = 0;                     // of the process meanwhile
+};
+
+/// Updates of `times` gradients; before each the compute lane works for `compute`.
+[[nodiscard]] ControlRun run_control(int times, Duration compute);
 
 }  // namespace tandem::bench

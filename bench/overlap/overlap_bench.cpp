@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <ctime>
 #include <memory>
 #include <optional>
 #include <span>
@@ -252,18 +251,20 @@ void run_misses(benchmark::State& state, Bench* bench, double rate, Overlap othe
   state.counters["speculated"] = all.speculated / steps;
 }
 
-void run_control(benchmark::State& state, int times, Duration compute) {
+void measure_control(benchmark::State& state, int times, Duration compute) {
   std::vector<double> seconds;
-  const std::clock_t cpu_start = std::clock();
-  const TimePoint start = Clock::real().now();
+  double wall_s = 0;
+  double cpu_s = 0;
   for (auto _ : state) {
-    const std::vector<double> more = ready_to_adam_s(times, compute);
-    state.SetIterationTime(median(more));
-    seconds.insert(seconds.end(), more.begin(), more.end());
+    const ControlRun run = run_control(times, compute);
+    state.SetIterationTime(median(run.ready_to_adam_s));
+    seconds.insert(seconds.end(), run.ready_to_adam_s.begin(), run.ready_to_adam_s.end());
+    wall_s += run.wall_s;
+    cpu_s += run.cpu_s;
   }
-  state.counters["cpu_percent"] =
-      100.0 * static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC /
-      std::chrono::duration<double>(Clock::real().now() - start).count();
+  const auto updates = static_cast<double>(state.iterations() * times);
+  state.counters["update_us"] = 1e6 * wall_s / updates;
+  state.counters["update_cpu_us"] = 1e6 * cpu_s / updates;
   std::ranges::sort(seconds);
   state.counters["median_us"] = 1e6 * seconds[seconds.size() / 2];
   state.counters["p99_us"] = 1e6 * seconds[seconds.size() * 99 / 100];
@@ -305,9 +306,9 @@ void register_all(Bench* bench) {
     }
   }
   add("control/ready_to_adam", 5,
-      [](benchmark::State& state) { run_control(state, 2000, Duration(0)); });
+      [](benchmark::State& state) { measure_control(state, 2000, Duration(0)); });
   add("control/ready_to_adam_every_2_ms", 5,
-      [](benchmark::State& state) { run_control(state, 500, std::chrono::milliseconds(2)); });
+      [](benchmark::State& state) { measure_control(state, 500, std::chrono::milliseconds(2)); });
 }
 
 }  // namespace

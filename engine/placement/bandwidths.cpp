@@ -26,7 +26,7 @@ constexpr std::size_t kLeastBytes = std::size_t{96} << 20;  // moved in a pass
 constexpr std::size_t kMostOfFree = 8;                      // parts of the free memory
 constexpr std::size_t kChunkElements = std::size_t{128} << 10;
 constexpr int kRounds = 11;  // a stall of the host must not stay in the cache as its speed
-constexpr std::string_view kHeader = "tandem bandwidths 1";
+constexpr std::string_view kHeader = "tandem bandwidths 2";
 
 /// That a pass has to move so that the caches cannot keep what it moves: it reads and writes, so
 /// memory is half of it.

@@ -128,14 +128,26 @@ TEST(ExpectedWait, LearnsWhatASleepCosts) {
   EXPECT_LT(waiter.expected.cost_ns() - cost_ns, kUs);
 }
 
+TEST(ExpectedWait, IsAsPatientAsASpinMayLast) {
+  Waiter waiter;
+  waiter.sleep_costs_ns = 20 * kUs;
+  Random random(6);
+  waiter.met(400, [&](int) { return random.between(300 * kUs, 3 * kMs); });
+  ASSERT_EQ(waiter.expected.wake_up_ns(), ExpectedWait::kWakeUpMostNs);
+  const auto too_short_for_a_sleep = [&](int) { return random.between(60 * kUs, 100 * kUs); };
+  waiter.met(60, too_short_for_a_sleep);
+  EXPECT_GE(waiter.met(200, too_short_for_a_sleep), 0.9);
+}
+
 TEST(ExpectedWait, BoundsWhatASleepIsSaidToCost) {
   ExpectedWait expected(Spin::kAuto);
-  for (const std::int64_t ns : {100 * kMs, std::int64_t{0}}) {
+  for (const std::int64_t ns : {100 * kMs, kUs}) {
     for (int i = 0; i < 8; ++i) {
       expected.slept(ns);
     }
+    expected.end(0);
     EXPECT_EQ(expected.wake_up_ns(),
-              ns > 0 ? ExpectedWait::kWakeUpMostNs : ExpectedWait::kWakeUpNs);
+              ns > kUs ? ExpectedWait::kWakeUpMostNs : ExpectedWait::kWakeUpNs);
   }
 }
 
@@ -211,6 +223,18 @@ TEST(ExpectedWait, DoesNotSpinAcrossADeadline) {
   }
   EXPECT_NE(expected.begin(now_ns, true, now_ns + 2 * kMs).spin_until_ns, 0);
   EXPECT_EQ(expected.begin(now_ns, true, now_ns + kMs / 2).spin_until_ns, 0);
+}
+
+TEST(ExpectedWait, IsPatientUntilADeadline) {
+  ExpectedWait expected(Spin::kAuto);
+  std::int64_t now_ns = 0;
+  for (int i = 0; i < 100; ++i) {
+    (void)expected.begin(now_ns, true);
+    expected.end(now_ns += 10 * kUs);
+  }
+  EXPECT_EQ(expected.begin(now_ns, true).spin_until_ns, now_ns + 30 * kUs);
+  EXPECT_EQ(expected.begin(now_ns, true, now_ns + 16 * kUs).spin_until_ns, now_ns + 16 * kUs);
+  EXPECT_EQ(expected.begin(now_ns, true, now_ns + 12 * kUs).spin_until_ns, 0);
 }
 
 TEST(SpinSetting, IsAutoOrNever) {

@@ -137,7 +137,7 @@ HWY_INLINE void store_codes(const float (&moments)[2][kStateBlock], const BlockA
   static_assert(kStateBlock % (4 * hn::MaxLanes(F32())) == 0);
   const auto step = RoundingBits::step();
   auto unmixed = rounding_bits.unmixed(0);
-  const auto next = [&unmixed, step]() HWY_ATTR {
+  const auto next = [&unmixed, &step]() HWY_ATTR {
     const auto random = mixed_bits(U32(), unmixed);
     unmixed = hn::Add(unmixed, step);
     return random;

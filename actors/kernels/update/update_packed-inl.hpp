@@ -172,7 +172,7 @@ void packed_range(const Rule& shared, const PackedArrays<P>& shared_arrays,
   const std::size_t lanes = hn::Lanes(F32());
   const auto step = RoundingBits::step();
   auto unmixed = rounding_bits.unmixed(0);
-  const auto next = [&unmixed, step]() HWY_ATTR {
+  const auto next = [&unmixed, &step]() HWY_ATTR {
     const auto random = mixed_bits(U32(), unmixed);
     unmixed = hn::Add(unmixed, step);
     return P::kExact ? hn::Zero(U32()) : random;

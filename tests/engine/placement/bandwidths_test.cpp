@@ -63,10 +63,10 @@ TEST_F(BandwidthFile, IsMeasuredOnceForEachKey) {
 }
 
 TEST_F(BandwidthFile, WhatIsBrokenIsMeasuredAnewAndMended) {
-  for (const char* broken : {"", "something else\na\t5\n", "tandem bandwidths 1\na\tfast\n",
-                             "tandem bandwidths 1\na\t\n", "tandem bandwidths 1\na\t-3\n",
-                             "tandem bandwidths 1\na\tinf\n", "tandem bandwidths 1\na\t5x\n",
-                             "tandem bandwidths 1\na", "\0\xff\xfe\n"}) {
+  for (const char* broken : {"", "something else\na\t5\n", "tandem bandwidths 2\na\tfast\n",
+                             "tandem bandwidths 2\na\t\n", "tandem bandwidths 1\na\t-3\n",
+                             "tandem bandwidths 2\na\tinf\n", "tandem bandwidths 1\na\t5x\n",
+                             "tandem bandwidths 2\na", "\0\xff\xfe\n"}) {
     write(broken);
     EXPECT_EQ(asked("a", 7, 7), 1) << broken;
     EXPECT_EQ(asked("a", 9, 7), 0) << broken;
@@ -76,7 +76,7 @@ TEST_F(BandwidthFile, WhatIsBrokenIsMeasuredAnewAndMended) {
 }
 
 TEST_F(BandwidthFile, OtherLinesAreKept) {
-  write("tandem bandwidths 1\nother\t4\na\tbroken\n");
+  write("tandem bandwidths 2\nother\t4\na\tbroken\n");
   EXPECT_EQ(asked("a", 7, 7), 1);
   EXPECT_EQ(asked("other", 9, 4), 0);
 }
