@@ -124,7 +124,8 @@ TEST_F(Traces, OfSomeStepsIsWholeAndNamedAndChangesNoDigit) {
 
   ASSERT_EQ(draw(fmt::format("'{}'", trace_of("run"))).code, 0);
   const std::string drawn = content_of(path("drawn.svg"));
-  for (const char* text : {">step 3<", ">step 4<", ">time, ms<", ">optimizer", ">1<"}) {
+  for (const char* text :
+       {">step 3<", ">step 4<", ">time, ms<", ">optimizer", "forward block 1: "}) {
     EXPECT_THAT(drawn, HasSubstr(text));
   }
   EXPECT_THAT(content_of(path("run/report.html")), HasSubstr(R"("step": 6)"));
@@ -193,6 +194,23 @@ TEST_F(Traces, ARankThatCannotWriteItsPartCostsTheReportAlone) {
   EXPECT_EQ(column("run", "loss").size(), 4U);
   EXPECT_TRUE(fs::exists(folder_ / "run/model/model.safetensors"));
   EXPECT_EQ(texts(checked("run")["processes"]), (std::vector<std::string>{"rank 0"}));
+}
+
+TEST_F(Traces, ABoxHasItsBlocksNumberWhereThatFits) {
+  const auto span = [](int block, int begin_us, int us) {
+    return fmt::format(R"({{"ph":"X","name":"forward block {}","pid":0,"tid":1,"ts":{},"dur":{}}})",
+                       block, begin_us, us);
+  };
+  const std::string trace = fmt::format(
+      R"([{{"ph":"M","name":"thread_name","pid":0,"tid":1,"args":{{"name":"compute"}}}},)"
+      R"({{"ph":"i","name":"step 1","pid":0,"tid":1,"ts":0,"args":{{"step":1}}}},)"
+      R"({{"ph":"i","name":"step 2","pid":0,"tid":1,"ts":1000,"args":{{"step":2}}}},{},{}])",
+      span(7, 100, 20), span(8, 300, 5));
+  ASSERT_EQ(draw(fmt::format("'{}' --steps 1", write("two.json", trace))).code, 0);
+  const std::string drawn = content_of(path("drawn.svg"));
+  EXPECT_THAT(drawn, HasSubstr(">7<"));
+  EXPECT_THAT(drawn, HasSubstr("forward block 8: "));
+  EXPECT_THAT(drawn, Not(HasSubstr(">8<")));
 }
 
 TEST_F(Traces, AnImageOfNothingIsALine) {
