@@ -88,18 +88,25 @@ HWY_INLINE void load_codes(const std::uint8_t* from, std::uint8_t scale, VF32& a
   b = Code<kSigned>::load(from + hn::Lanes(F32()), scale);
 }
 
-template <bool kSigned>
-HWY_INLINE void store_ordinary_codes(VF32 a, VF32 b, VF32 c, VF32 e, VU32 random_a, VU32 random_b,
-                                     VU32 random_c, VU32 random_e, std::uint8_t scale,
-                                     std::uint8_t* to) {
-  const std::size_t lanes = hn::Lanes(U32());
-  store_code<true, kSigned>(a, random_a, scale, to);
-  store_code<true, kSigned>(b, random_b, scale, to + lanes);
-  store_code<true, kSigned>(c, random_c, scale, to + 2 * lanes);
-  store_code<true, kSigned>(e, random_e, scale, to + 3 * lanes);
-}
-
 #endif
+
+/// Four vectors of codes.
+template <bool kOrdinary, bool kSigned>
+HWY_INLINE void store_four_codes(VF32 a, VF32 b, VF32 c, VF32 e, VU32 random_a, VU32 random_b,
+                                 VU32 random_c, VU32 random_e, std::uint8_t scale,
+                                 std::uint8_t* to) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (kOrdinary) {
+    return store_ordinary_codes<kSigned>(a, b, c, e, random_a, random_b, random_c, random_e, scale,
+                                         to);
+  }
+#endif
+  const std::size_t lanes = hn::Lanes(U32());
+  store_code<kOrdinary, kSigned>(a, random_a, scale, to);
+  store_code<kOrdinary, kSigned>(b, random_b, scale, to + lanes);
+  store_code<kOrdinary, kSigned>(c, random_c, scale, to + 2 * lanes);
+  store_code<kOrdinary, kSigned>(e, random_e, scale, to + 3 * lanes);
+}
 
 }  // namespace tandem::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

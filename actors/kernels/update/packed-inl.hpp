@@ -48,12 +48,18 @@ HWY_INLINE VU32 bits_to_split(VF32 master) {
   return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(master)), quiet, bits);
 }
 
+/// Where a master lies in the middle of two weights.
+HWY_INLINE hn::Mask<U32> is_tie(VU32 bits) {
+  const U32 d;
+  return hn::Eq(hn::And(bits, hn::Set(d, 0x1ffff)), hn::Set(d, 0x8000));
+}
+
 /// The upper half of `sum` is the bf16 weight, as to_bits() rounds it, the lower half of `bits` the
 /// remainder. Returns where that is a tie, 0x8000, behind a weight that was rounded down. (Vectors
 /// of some targets can't be members, so they are not returned as one.)
 HWY_INLINE hn::Mask<U32> split_bits(VU32 bits, VU32& sum) {
   const U32 d;
-  const auto tie = hn::Eq(hn::And(bits, hn::Set(d, 0x1ffff)), hn::Set(d, 0x8000));
+  const auto tie = is_tie(bits);
   sum = hn::IfThenElse(tie, hn::Add(bits, hn::Set(d, 0x7fff)), hn::Add(bits, hn::Set(d, 0x8000)));
   return tie;
 }
@@ -61,7 +67,7 @@ HWY_INLINE hn::Mask<U32> split_bits(VU32 bits, VU32& sum) {
 /// The same where a tie gives a unit away instead of being remembered; `bits` has the remainder.
 HWY_INLINE void split_bits_near(VU32& bits, VU32& sum) {
   const U32 d;
-  const auto tie = hn::Eq(hn::And(bits, hn::Set(d, 0x1ffff)), hn::Set(d, 0x8000));
+  const auto tie = is_tie(bits);
   bits = hn::IfThenElse(tie, hn::Sub(bits, hn::Set(d, 1)), bits);
   sum = hn::Add(bits, hn::Set(d, 0x8000));
 }
@@ -108,15 +114,18 @@ struct RoundingBits {
   }
   /// Of the elements from `i` on, counted from the position.
   [[nodiscard]] HWY_INLINE VU32 at(std::size_t i) const { return mixed_bits(U32(), unmixed(i)); }
-  /// What they are mixed of, and how much further that is a vector on.
+  /// What they are mixed of, for next() to walk on.
   [[nodiscard]] HWY_INLINE VU32 unmixed(std::size_t i) const {
     const U32 d;
     const std::uint32_t scalar = first + static_cast<std::uint32_t>(i) * kStep;
     return hn::Add(hn::Set(d, scalar), hn::Mul(hn::Iota(d, 0), hn::Set(d, kStep)));
   }
-  [[nodiscard]] static HWY_INLINE VU32 step() {
+  /// Of the vector that `unmixed` is at; moves it on to the one behind.
+  [[nodiscard]] static HWY_INLINE VU32 next(VU32& unmixed) {
     const U32 d;
-    return hn::Set(d, static_cast<std::uint32_t>(hn::Lanes(d)) * kStep);
+    const auto random = mixed_bits(d, unmixed);
+    unmixed = hn::Add(unmixed, hn::Set(d, static_cast<std::uint32_t>(hn::Lanes(d)) * kStep));
+    return random;
   }
 };
 

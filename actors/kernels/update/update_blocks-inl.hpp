@@ -135,29 +135,16 @@ HWY_INLINE void store_codes(const float (&moments)[2][kStateBlock], const BlockA
   const F32 df;
   const std::size_t lanes = hn::Lanes(df);
   static_assert(kStateBlock % (4 * hn::MaxLanes(F32())) == 0);
-  const auto step = RoundingBits::step();
   auto unmixed = rounding_bits.unmixed(0);
-  const auto next = [&unmixed, &step]() HWY_ATTR {
-    const auto random = mixed_bits(U32(), unmixed);
-    unmixed = hn::Add(unmixed, step);
-    return random;
-  };
   for (std::size_t i = 0; i < kStateBlock; i += 4 * lanes) {
-    const auto r0 = next(), r1 = next(), r2 = next(), r3 = next();
+    const auto r0 = RoundingBits::next(unmixed), r1 = RoundingBits::next(unmixed);
+    const auto r2 = RoundingBits::next(unmixed), r3 = RoundingBits::next(unmixed);
     const auto store = [&]<bool kSigned>(std::bool_constant<kSigned>) HWY_ATTR {
       constexpr std::size_t kArray = kSigned ? 0 : 1;
       const float* from = moments[kArray] + i;
-      std::uint8_t* to = a.state[kArray] + i;
-      const auto m0 = hn::Load(df, from), m1 = hn::Load(df, from + lanes);
-      const auto m2 = hn::Load(df, from + 2 * lanes), m3 = hn::Load(df, from + 3 * lanes);
-      if constexpr (kOrdinary) {
-        store_ordinary_codes<kSigned>(m0, m1, m2, m3, r0, r1, r2, r3, scales[kArray], to);
-      } else {
-        store_code<false, kSigned>(m0, r0, scales[kArray], to);
-        store_code<false, kSigned>(m1, r1, scales[kArray], to + lanes);
-        store_code<false, kSigned>(m2, r2, scales[kArray], to + 2 * lanes);
-        store_code<false, kSigned>(m3, r3, scales[kArray], to + 3 * lanes);
-      }
+      store_four_codes<kOrdinary, kSigned>(
+          hn::Load(df, from), hn::Load(df, from + lanes), hn::Load(df, from + 2 * lanes),
+          hn::Load(df, from + 3 * lanes), r0, r1, r2, r3, scales[kArray], a.state[kArray] + i);
     };
     store(std::true_type());
     if constexpr (Rule::kStates > 1) {

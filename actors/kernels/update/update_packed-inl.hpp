@@ -170,12 +170,9 @@ void packed_range(const Rule& shared, const PackedArrays<P>& shared_arrays,
   const Rule rule = shared;  // copies nothing can alias: their values stay in registers
   const PackedArrays<P> a = shared_arrays;
   const std::size_t lanes = hn::Lanes(F32());
-  const auto step = RoundingBits::step();
   auto unmixed = rounding_bits.unmixed(0);
-  const auto next = [&unmixed, &step]() HWY_ATTR {
-    const auto random = mixed_bits(U32(), unmixed);
-    unmixed = hn::Add(unmixed, step);
-    return P::kExact ? hn::Zero(U32()) : random;
+  const auto next = [&unmixed]() HWY_ATTR {
+    return P::kExact ? hn::Zero(U32()) : RoundingBits::next(unmixed);
   };
   std::size_t i = 0;
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
