@@ -23,6 +23,10 @@ add_compile_options(-Wall -Wextra -Wno-unused-parameter
   -ffp-contract=off
   # Symmetric transfer between coroutines is a tail call only with this flag below -O2.
   -foptimize-sibling-calls)
+option(TANDEM_WERROR "A warning of the compiler is an error, as in ./tandem test" OFF)
+if(TANDEM_WERROR)
+  add_compile_options(-Werror)
+endif()
 add_compile_options(-Wno-missing-designated-field-initializers -Wno-missing-field-initializers)
 # __FILE__ and source_location name files as the tree does: await chains read alike everywhere, and an installed library
 # does not carry the paths of the machine it was built on. Debug builds keep theirs in the debugger's tables.

@@ -50,7 +50,8 @@ function(tandem_tests name)
     return()
   endif()
   add_executable(test_${name} ${sources})
-  target_link_libraries(test_${name} PRIVATE ${arg_LINK} GTest::gtest_main GTest::gmock)
+  target_link_libraries(test_${name} PRIVATE ${arg_LINK} tandem_test_main)
+  add_dependencies(test_${name} in_own_folder)
   # Half of the time to compile them; what they test is optimised. Sanitizers' tests run long enough.
   if(TANDEM_SANITIZE)
     target_compile_options(test_${name} PRIVATE -O1)
@@ -90,6 +91,11 @@ function(tandem_discover_tests target label by_suite)
   endif()
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 TEST_FILTER "${long}-${never}" TEST_LIST ${target}_long
     PROPERTIES TIMEOUT 300 LABELS ${label}.long COST 10 ENVIRONMENT GOMP_SPINCOUNT=10000)
+endfunction()
+
+# tandem_add_test(NAME COMMAND ARGUMENTS...): a test that is no GoogleTest binary, in folders of its own.
+function(tandem_add_test name)
+  add_test(NAME ${name} COMMAND in_own_folder ${ARGN})
 endfunction()
 
 # tandem_bench(NAME LINK targets...): the Google Benchmark binary bench_NAME out of bench/NAME/.

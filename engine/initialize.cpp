@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "actors/kernels/simd_limit.hpp"
 #include "engine/distributed/process_group.hpp"
 #include "engine/engine_impl.hpp"
 
@@ -38,6 +39,7 @@ double Scheduler::get_last_lr() const {
 double Scheduler::lr_at(std::int64_t step) const { return impl_->rate_of(step); }
 
 Initialized initialize(InitializeArgs args) {
+  (void)simd_limit();  // a wrong one ends the start
   if (args.communicator == nullptr) {
     args.communicator = ProcessGroup::from_environment();
   }

@@ -279,6 +279,11 @@ CAMPAIGNS = [
              "none accepted that Python refuses, all ids equal",
              "$PYTHON tests/fuzz/compare_with_python.py $BIN --files 100000 --texts 100000",
              "$PYTHON tests/fuzz/compare_with_python.py $BIN --files 2000 --texts 2000", agreement),
+    Campaign("machines", "the tests on other machines: rates, cores, SIMD, io_uring, locked memory, descriptors, shared memory, home, "
+             "temporary folder, umask, user, locales, time zone", "the passes of this machine; what cannot be is skipped in words",
+             "$PYTHON tests/drills/machines.py --build build/release",
+             "$PYTHON tests/drills/machines.py --quick --build build/release",
+             drill("{restrictions} restrictions, {runs_of_tests:,} tests run under them, {failed} failed")),
     Campaign("readme", "commands of README.md, and what they print", "all end and print as the page says",
              "$PYTHON tests/docs/readme_test.py $BIN --all", "$PYTHON tests/docs/readme_test.py $BIN",
              line(r"^\d+ commands of README.md run, .*$")),

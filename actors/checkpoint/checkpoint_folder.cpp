@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "actors/storage/folder.hpp"
@@ -112,8 +114,9 @@ Task<NamedCheckpoints> look_into(FileIo* io, std::string parent) {
   }
   std::ranges::reverse(found.broken);
   // Of two saves of a step, the one begun later: names do not say which that is.
-  std::ranges::stable_sort(found.slices, std::ranges::greater(), [](const FoundSlices& one) {
-    return std::pair<std::int64_t, std::string_view>(one.step, one.save);
+  std::ranges::sort(found.slices, std::ranges::greater(), [](const FoundSlices& one) {
+    return std::tuple<std::int64_t, std::string_view, std::string_view>(one.step, one.save,
+                                                                        one.path);
   });
   co_return found;
 }
@@ -226,7 +229,9 @@ std::vector<FoundFolder> newest_first(const NamedCheckpoints& named) {
   for (const FoundSlices& slices : named.slices) {
     folders.push_back({.step = slices.step, .path = slices.path, .in_slices = true});
   }
-  std::ranges::stable_sort(folders, std::ranges::greater(), &FoundFolder::step);
+  std::ranges::sort(folders, std::ranges::greater(), [](const FoundFolder& one) {
+    return std::tuple<std::int64_t, bool, std::string_view>(one.step, !one.in_slices, one.path);
+  });
   return folders;
 }
 

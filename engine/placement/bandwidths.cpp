@@ -27,6 +27,7 @@ constexpr std::size_t kMostOfFree = 8;                      // parts of the free
 constexpr std::size_t kChunkElements = std::size_t{128} << 10;
 constexpr int kRounds = 11;  // a stall of the host must not stay in the cache as its speed
 constexpr std::string_view kHeader = "tandem bandwidths 2";
+constexpr std::string_view kEveryKey = "*";
 
 /// That a pass has to move so that the caches cannot keep what it moves: it reads and writes, so
 /// memory is half of it.
@@ -52,6 +53,23 @@ std::vector<std::string> lines_of(const std::string& path) {
 
 bool is_of(std::string_view line, std::string_view key) {
   return line.starts_with(key) && line.size() > key.size() && line[key.size()] == '\t';
+}
+
+/// The number behind the key; 0: there is none.
+double value_of(const std::vector<std::string>& lines, std::string_view key) {
+  for (const std::string& line : lines) {
+    if (!is_of(line, key)) {
+      continue;
+    }
+    const char* begin = line.data() + key.size() + 1;
+    const char* end = line.data() + line.size();
+    double value = 0;
+    const auto [last, error] = std::from_chars(begin, end, value);
+    if (error == std::errc() && last == end && std::isfinite(value) && value > 0) {
+      return value;
+    }
+  }
+  return 0;
 }
 
 /// Memory of an update as a rank has it, its second copy included if the pass writes there.
@@ -144,19 +162,10 @@ BandwidthCache BandwidthCache::of_user() {
 }
 
 double BandwidthCache::find(std::string_view key) const {
-  for (const std::string& line : path_.empty() ? std::vector<std::string>() : lines_of(path_)) {
-    if (!is_of(line, key)) {
-      continue;
-    }
-    const char* begin = line.data() + key.size() + 1;
-    const char* end = line.data() + line.size();
-    double value = 0;
-    const auto [last, error] = std::from_chars(begin, end, value);
-    if (error == std::errc() && last == end && std::isfinite(value) && value > 0) {
-      return value;
-    }
-  }
-  return 0;
+  const std::vector<std::string> lines =
+      path_.empty() ? std::vector<std::string>() : lines_of(path_);
+  const double of_key = value_of(lines, key);
+  return of_key > 0 ? of_key : value_of(lines, kEveryKey);
 }
 
 void BandwidthCache::keep(std::string_view key, double value) const {

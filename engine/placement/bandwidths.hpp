@@ -3,6 +3,8 @@
 //
 // Measuring takes tenths of a second, for it has to move more than the caches keep; the file
 // (bandwidths.tsv in the user's cache folder) has a line for each machine, thread count and kernel.
+// A line of the key `*`, which only a person writes, stands for all keys without a line: nothing is
+// measured then.
 // It is a cache and nothing more: what is missing, unreadable or no number is measured anew, and a
 // file that cannot be written is left out. It is replaced as a whole, so readers see the old one or
 // the new one. Any thread.

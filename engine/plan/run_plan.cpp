@@ -112,7 +112,8 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
            text_of(memory.host) + text_of(memory.device) + text_of(memory.nvme);
     if (places) {
       const int threads = cores_of(config, options, input.ranks_per_host).optimizer_threads;
-      const HostUpdateSpeeds host = host_update_speeds(input, threads);
+      const HostUpdateSpeeds host =
+          limits.host_updates ? *limits.host_updates : host_update_speeds(input, threads);
       text += fmt::format(
           "{} {} {}", host.in_place, host.speculative,
           to_string(device_of(options, limits, update_kernel_of(input, threads), ranks)));

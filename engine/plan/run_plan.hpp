@@ -28,6 +28,7 @@
 #include "engine/config/config.hpp"
 #include "engine/distributed/communicator.hpp"
 #include "engine/memory/memory_check.hpp"
+#include "engine/placement/placement_plan.hpp"
 #include "engine/types/model.hpp"
 #include "engine/types/options.hpp"
 #include "engine/types/sim_spec.hpp"
@@ -39,7 +40,8 @@ struct RunLimits {
   MemoryLimits memory;                   // absent ones: what is free here
   std::int64_t ranks_per_host = 0;       // 0: all ranks
   std::optional<SimSpec> device_speeds;  // absent: EngineOptions::sim, or measured on the GPU
-  bool elsewhere = false;                // the plan is for another machine, or another process
+  std::optional<HostUpdateSpeeds> host_updates;  // absent: measured on this host
+  bool elsewhere = false;  // the plan is for another machine, or another process
 };
 
 /// The largest micro-batch that will come.

@@ -4,6 +4,7 @@
 // of A [16 rows][32 k] and two of B [16 pairs of k][16 columns][2].
 #include <hwy/highway.h>
 
+#include "actors/kernels/simd_limit.hpp"
 #include "models/kernels/gemm_bf16.hpp"
 
 #if HWY_ARCH_X86_64 && defined(__linux__)
@@ -97,8 +98,8 @@ HWY_POP_ATTRIBUTES
 bool detect() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   constexpr unsigned kTileUnit = 1U << 24, kTileBf16 = 1U << 22;
-  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & kTileUnit) == 0 ||
-      (edx & kTileBf16) == 0 || !has_bf16_vectors()) {
+  if (!simd_allows(SimdLimit::kTiles) || __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 ||
+      (edx & kTileUnit) == 0 || (edx & kTileBf16) == 0 || !has_bf16_vectors()) {
     return false;
   }
   constexpr long kRequestPermission = 0x1023;

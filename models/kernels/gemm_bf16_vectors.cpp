@@ -7,6 +7,7 @@
 // while all rows of a task pass by; the sums between blocks of K are fp32 and keep their order.
 #include <hwy/highway.h>
 
+#include "actors/kernels/simd_limit.hpp"
 #include "models/kernels/gemm_bf16.hpp"
 #include "runtime/util/check.hpp"
 
@@ -131,8 +132,8 @@ HWY_POP_ATTRIBUTES
 bool detect() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   constexpr unsigned kVectorBf16 = 1U << 5;
-  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") &&
+  return simd_allows(SimdLimit::kAvx512) && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kVectorBf16) != 0;
 }
 

@@ -1,5 +1,7 @@
 // Mixtures of experts through finetune_zero3: the same digits whatever the stage, ranks, schedule
 // and units, and a model that Transformers loads.
+#include <ostream>
+
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {
@@ -32,6 +34,7 @@ struct Case {
   const char* config;
   std::vector<const char*> leaves;
 };
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 class ExpertTraining : public TrainerTest, public testing::WithParamInterface<Case> {
  protected:

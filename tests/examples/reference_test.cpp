@@ -2,6 +2,8 @@
 // tools/make_reference.py, `tandem parity` on it as it is and with planted mistakes, then
 // fine-tuning it, and Transformers on what was saved. The families of a test share two runs of
 // Python, whose imports take longer than a family.
+#include <ostream>
+
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {
@@ -35,6 +37,7 @@ struct Group {
   const char* isa;  // of make_reference.py, which holds Transformers to the limits as well
   std::vector<Reference> references;
 };
+void PrintTo(const Group& one, std::ostream* out) { *out << one.isa; }
 
 class References : public TrainerTest, public testing::WithParamInterface<Group> {
  protected:

@@ -1,7 +1,6 @@
 // DeepSpeed's hostfile, --include and --exclude, and its file of variables.
 #include "tools/launch/host_list.hpp"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "tests/support/throws_error.hpp"
+#include "tests/support/process/variable.hpp"
 
 namespace tandem {
 namespace {
@@ -130,9 +130,8 @@ TEST_F(HostList, ReadsVariablesOfTheHomeAndTheCurrentFolder) {
   std::filesystem::create_directories(home);
   std::ofstream(home + "/.deepspeed_env") << "# ours\nNCCL_DEBUG=INFO\nA=1\n\nB = x=y \n";
   std::ofstream(folder_ + "/.deepspeed_env") << "A=2\r\n";
-  const std::string before = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
   const auto here = std::filesystem::current_path();
-  ::setenv("HOME", home.c_str(), 1);
+  const test::Variable of_home("HOME", home);
   std::filesystem::current_path(folder_);
   const NamesAndValues expected = {{"NCCL_DEBUG", "INFO"}, {"B", "x=y"}, {"A", "2"}};
   EXPECT_EQ(read_deepspeed_env(), expected);
@@ -141,11 +140,9 @@ TEST_F(HostList, ReadsVariablesOfTheHomeAndTheCurrentFolder) {
     EXPECT_THAT(error_text([] { (void)read_deepspeed_env(); }),
                 HasSubstr(fmt::format(".deepspeed_env:2: \"{}\" is no NAME=VALUE", bad)));
   }
-  ::setenv("DS_ENV_FILE", "other", 1);
+  const test::Variable named("DS_ENV_FILE", "other");
   EXPECT_TRUE(read_deepspeed_env().empty());
-  ::unsetenv("DS_ENV_FILE");
   std::filesystem::current_path(here);
-  ::setenv("HOME", before.c_str(), 1);
 }
 
 }  // namespace

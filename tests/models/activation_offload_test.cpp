@@ -2,6 +2,7 @@
 // simulated device in host memory, on the CPU in files. The bits are those of the run that keeps
 // them, with dropout, packed rows, experts and rows that two ranks share.
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ struct Kind {
   int blocks = 0;  // of sums over tokens
   const char* type = "fp32";
 };
+void PrintTo(const Kind& one, std::ostream* out) { *out << one.name; }
 
 constexpr const char* kQwen3 = R"("model_type": "qwen3", "rms_norm_eps": 1e-6)";
 constexpr Kind kKinds[] = {

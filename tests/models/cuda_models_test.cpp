@@ -4,6 +4,7 @@
 // order if it were not told otherwise.
 #include <cmath>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@ struct Kind {
   const char* config;  // what it has beside the sizes
   bool packed = false;
 };
+void PrintTo(const Kind& one, std::ostream* out) { *out << one.name; }
 
 constexpr const char* kQwen3 = R"("model_type": "qwen3", "rms_norm_eps": 1e-6)";
 constexpr Kind kKinds[] = {

@@ -3,6 +3,7 @@
 // are those of ranks on the CPU.
 #include <chrono>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,7 @@ struct Kind {
   const char* config;  // what it has beside the sizes
   int kv_heads;
 };
+void PrintTo(const Kind& one, std::ostream* out) { *out << one.name; }
 constexpr Kind kKinds[] = {
     {"grouped_heads", R"("model_type": "qwen3", "rms_norm_eps": 1e-6)", 2},
     {"copied_heads", R"("model_type": "llama", "rms_norm_eps": 1e-6)", 1},

@@ -2,13 +2,13 @@
 // name, and never with a download.
 #include "models/hub_paths.hpp"
 
-#include <cstdlib>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "runtime/util/error.hpp"
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/variable.hpp"
 
 namespace tandem {
 namespace {
@@ -17,9 +17,6 @@ namespace fs = std::filesystem;
 
 class HubPaths : public ::testing::Test {
  protected:
-  void SetUp() override { ::setenv("HF_HUB_CACHE", (dir_ / "hub").c_str(), 1); }
-  void TearDown() override { ::unsetenv("HF_HUB_CACHE"); }
-
   void put(const std::string& name) const {
     fs::create_directories((dir_ / name).parent_path());
     test::put(dir_ / name, "{}");
@@ -41,6 +38,7 @@ class HubPaths : public ::testing::Test {
   }
 
   test::TempDir dir_;
+  test::Variable cache_{"HF_HUB_CACHE", (dir_ / "hub").string()};
 };
 
 TEST_F(HubPaths, AMistypedPathIsAnsweredWithTheNearest) {

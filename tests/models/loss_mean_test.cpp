@@ -1,6 +1,7 @@
 // What a step's loss is the mean of: five steps of unequal micro-batches as PyTorch computes them,
 // on 1, 2 and 4 ranks, with and without clipping, and with a micro-batch that has no label.
 #include <filesystem>
+#include <ostream>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -30,6 +31,7 @@ struct Case {
   const char* batches;
   const char* final_weights;  // empty: not stored
 };
+void PrintTo(const Case& one, std::ostream* out) { *out << one.run; }
 
 struct Trained {
   std::vector<double> losses, norms;

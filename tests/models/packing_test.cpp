@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -92,6 +93,9 @@ struct Oracle {
   const char* family;
   bool by_aten;
 };
+void PrintTo(const Oracle& one, std::ostream* out) {
+  *out << one.family << (one.by_aten ? ", plain" : "");
+}
 
 class PackedOracle : public testing::TestWithParam<Oracle> {
  protected:
@@ -199,6 +203,7 @@ struct Kind {
   const char* name;
   const char* config;  // what it has beside the sizes
 };
+void PrintTo(const Kind& one, std::ostream* out) { *out << one.name; }
 
 constexpr Kind kKinds[] = {
     {"gpt2", R"("model_type": "gpt2", "activation_function": "gelu_new", "n_embd": 32, "n_head": 4,

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,6 +36,7 @@ struct Kind {
   const char* config;  // what it has beside the sizes
   std::int64_t kv_heads = 2;
 };
+void PrintTo(const Kind& one, std::ostream* out) { *out << one.name; }
 
 constexpr Kind kKinds[] = {
     {"gpt2", R"("model_type": "gpt2", "activation_function": "gelu_new", "n_embd": 32, "n_head": 4,

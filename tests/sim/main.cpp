@@ -6,12 +6,14 @@
 // chooses
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tests/sim/harness.hpp"
+#include "tests/support/process/own_folder.hpp"
 
 namespace {
 
@@ -32,6 +34,10 @@ int usage() {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   if (argc == 1) {
+    std::optional<tandem::test::OwnFolder> folder;
+    if (!GTEST_FLAG_GET(list_tests)) {
+      folder.emplace();
+    }
     return RUN_ALL_TESTS();
   }
   std::uint64_t seed = 0, seeds = 0, first = 0;

@@ -1,12 +1,19 @@
 // Thousands of seeds keep every promise; the same seed is the same execution; every planted bug is
 // found.
 #include <cstdio>
+#include <ostream>
 #include <set>
 
 #include <gtest/gtest.h>
 
 #include "runtime/util/build.hpp"
 #include "tests/sim/harness.hpp"
+
+namespace tandem {
+
+void PrintTo(Bug bug, std::ostream* out) { *out << sim_test::name_of(bug); }
+
+}  // namespace tandem
 
 namespace tandem::sim_test {
 namespace {

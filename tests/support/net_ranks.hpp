@@ -11,6 +11,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,8 +27,10 @@ namespace tandem {
 
 enum class NetKind { kSim, kUcx };
 
+inline std::string name_of(NetKind kind) { return kind == NetKind::kSim ? "Sim" : "Ucx"; }
+inline void PrintTo(NetKind kind, std::ostream* out) { *out << name_of(kind); }
 inline std::string name_of(const ::testing::TestParamInfo<NetKind>& info) {
-  return info.param == NetKind::kSim ? "Sim" : "Ucx";
+  return name_of(info.param);
 }
 
 /// Where ranks that are threads learn each other's addresses.

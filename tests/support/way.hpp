@@ -11,6 +11,7 @@
 #pragma once
 
 #include <optional>
+#include <ostream>
 #include <span>
 #include <string>
 
@@ -23,6 +24,7 @@ enum class Way { kSim, kGpu };
 
 inline const auto kWays = ::testing::Values(Way::kSim, Way::kGpu);
 inline std::string name_of(Way way) { return way == Way::kSim ? "sim" : "gpu"; }
+inline void PrintTo(Way way, std::ostream* out) { *out << name_of(way); }
 inline std::string name_of_way(const ::testing::TestParamInfo<Way>& info) {
   return name_of(info.param);
 }

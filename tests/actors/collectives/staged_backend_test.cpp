@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <ostream>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -76,6 +77,9 @@ struct Case {
   std::uint32_t world;
   bool virtual_time;  // of world 1
 };
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.world << " ranks, " << (one.virtual_time ? "virtual" : "real") << " time";
+}
 
 void on_device_ranks(const Case& c, const std::function<void(DeviceRank&)>& body) {
   if (c.virtual_time) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -40,6 +41,7 @@ struct Case {
   LayoutCase types;
   bool weights = false;  // lie in the file, with gradients
 };
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 const UpdateConfig kAdamW{.kind = OptimizerKind::kAdam, .lr = 1e-2, .weight_decay = 0.1, .seed = 5};
 const Case kCases[] = {
     {"fp32", kAdamW, {StateLayout::kFp32, DType::kF32, DType::kF32}},

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -108,6 +109,7 @@ struct MuonCase {
   const char* name;
   UpdateConfig config;
 };
+void PrintTo(const MuonCase& one, std::ostream* out) { *out << one.name; }
 
 class MuonOracle : public ::testing::TestWithParam<MuonCase> {};
 

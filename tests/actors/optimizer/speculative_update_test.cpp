@@ -1,6 +1,7 @@
 // Updates ahead of the verdict: whatever the verdict, and whenever it comes, the bits are those of
 // one update in place, or the old ones.
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,10 @@ struct Case {
   bool weight_is_master;
   Progress progress;
 };
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << (one.weight_is_master ? "fp32" : "16 bits") << ", progress "
+       << static_cast<int>(one.progress);
+}
 
 class SpeculativeUpdate : public ::testing::TestWithParam<Case> {
  protected:

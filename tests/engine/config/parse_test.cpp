@@ -2,6 +2,7 @@
 // each kind of mistake.
 #include <filesystem>
 #include <fstream>
+#include <ostream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -257,6 +258,7 @@ struct BadInput {
   std::string text;
   std::vector<std::string> expected;
 };
+void PrintTo(const BadInput& one, std::ostream* out) { *out << one.name; }
 
 class ConfigRejects : public testing::TestWithParam<BadInput> {};
 

@@ -1,10 +1,8 @@
 // Where the ranks of a run have their secret from, and whom they leave it to.
 #include "engine/distributed/run_secret.hpp"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +10,7 @@
 
 #include "tests/support/strangers/other_user.hpp"
 #include "tests/support/strangers/rendezvous_job.hpp"
+#include "tests/support/process/variable.hpp"
 
 namespace tandem {
 namespace {
@@ -31,16 +30,8 @@ class RunSecret : public ::testing::Test {
   RunSecret() {
     std::filesystem::create_directories(folder_);
     std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
-    ::setenv("XDG_RUNTIME_DIR", folder_.c_str(), 1);
   }
-  ~RunSecret() override {
-    if (before_) {
-      ::setenv("XDG_RUNTIME_DIR", before_->c_str(), 1);
-    } else {
-      ::unsetenv("XDG_RUNTIME_DIR");
-    }
-    std::filesystem::remove_all(folder_);
-  }
+  ~RunSecret() override { std::filesystem::remove_all(folder_); }
   [[nodiscard]] std::vector<std::filesystem::path> files() const {
     return {std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator()};
   }
@@ -51,11 +42,9 @@ class RunSecret : public ::testing::Test {
     return path;
   }
 
-  std::filesystem::path folder_ = fmt::format("/tmp/tandem-secret-test.{}", ::getpid());
-  std::optional<std::string> before_ =
-      std::getenv("XDG_RUNTIME_DIR") == nullptr
-          ? std::nullopt
-          : std::optional<std::string>(std::getenv("XDG_RUNTIME_DIR"));
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / fmt::format("tandem-secret-test.{}", ::getpid());
+  test::Variable runtime_{"XDG_RUNTIME_DIR", folder_.string()};
 };
 
 TEST_F(RunSecret, LiesInAFileOfThisUserAloneWhileRanksMeet) {
@@ -102,13 +91,13 @@ TEST_F(RunSecret, LiesInNoFolderThatOthersCanEnter) {
   ASSERT_EQ(::chmod(folder_.c_str(), 0700), 0);
   const std::string link = folder_.string() + ".link";
   ASSERT_EQ(::symlink(folder_.c_str(), link.c_str()), 0);
-  ::setenv("XDG_RUNTIME_DIR", link.c_str(), 1);
+  runtime_.set(link);
   MeetingNote note(job.of(0));
   note.leave({.port = 1, .secret = kSecret});
   EXPECT_TRUE(files().empty());
   ::unlink(link.c_str());
   if (OtherUser::can_be()) {
-    ::setenv("XDG_RUNTIME_DIR", folder_.c_str(), 1);
+    runtime_.set(folder_.string());
     ASSERT_EQ(::chown(folder_.c_str(), testing::kOtherUser, testing::kOtherUser), 0);
     note.leave({.port = 1, .secret = kSecret});
     EXPECT_TRUE(files().empty());

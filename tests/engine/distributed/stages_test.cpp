@@ -1,6 +1,7 @@
 // ZeRO stages are a choice of what lies where, ranks one of who computes what: losses, norms and
 // weights are the same bits at every stage, under every schedule, and however many ranks share a
 // step's micro-batches.
+#include <ostream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -50,6 +51,9 @@ struct Ranks {
   int world_size;
   int accumulation;
 };
+void PrintTo(const Ranks& one, std::ostream* out) {
+  *out << one.world_size << " ranks, " << one.accumulation << " micro-batches";
+}
 
 class StagesOnRanks : public ::testing::TestWithParam<std::tuple<std::string, Ranks>> {};
 

@@ -2,9 +2,9 @@
 // unwritable.
 #include "engine/placement/bandwidths.hpp"
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "actors/kernels/update/state_memory.hpp"
+#include "tests/support/process/variable.hpp"
 
 namespace tandem {
 namespace {
@@ -81,6 +82,13 @@ TEST_F(BandwidthFile, OtherLinesAreKept) {
   EXPECT_EQ(asked("other", 9, 4), 0);
 }
 
+TEST_F(BandwidthFile, TheRateOfAStarStandsForKeysWithoutALine) {
+  write("tandem bandwidths 2\n*\t4\na\t5\n");
+  EXPECT_EQ(asked("a", 9, 5), 0);
+  EXPECT_EQ(asked("b", 9, 4), 0);
+  EXPECT_EQ(asked("b, ahead", 9, 4), 0);
+}
+
 TEST_F(BandwidthFile, NeedNotBeWritable) {
   EXPECT_EQ(BandwidthCache("").get("a", [] { return 7.0; }), 7);
   EXPECT_EQ(BandwidthCache("/proc/absent/bandwidths.tsv").get("a", [] { return 7.0; }), 7);
@@ -90,15 +98,12 @@ TEST_F(BandwidthFile, NeedNotBeWritable) {
 }
 
 TEST_F(BandwidthFile, LiesInTheUsersCache) {
-  const char* before = std::getenv("XDG_CACHE_HOME");
-  const std::string kept = before != nullptr ? before : "";
-  ::setenv("XDG_CACHE_HOME", "/some/cache", 1);
+  const test::Variable own("TANDEM_CACHE", std::nullopt);
+  const test::Variable home("HOME", "/some/home");
+  const test::Variable cache("XDG_CACHE_HOME", "/some/cache");
   EXPECT_EQ(BandwidthCache::of_user().path(), "/some/cache/tandem/bandwidths.tsv");
-  ::unsetenv("XDG_CACHE_HOME");
-  EXPECT_THAT(BandwidthCache::of_user().path(), HasSubstr("/.cache/tandem/bandwidths.tsv"));
-  if (before != nullptr) {
-    ::setenv("XDG_CACHE_HOME", kept.c_str(), 1);
-  }
+  cache.set(std::nullopt);
+  EXPECT_EQ(BandwidthCache::of_user().path(), "/some/home/.cache/tandem/bandwidths.tsv");
 }
 
 TEST(UpdateSpeed, CountsWhatAnUpdateReadsAndWrites) {

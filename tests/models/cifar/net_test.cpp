@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <ostream>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -204,6 +205,7 @@ struct Trace {
   std::string_view scheduler;
   double clip;
 };
+void PrintTo(const Trace& one, std::ostream* out) { *out << one.name; }
 
 std::ostream& operator<<(std::ostream& out, const Trace& trace) { return out << trace.name; }
 

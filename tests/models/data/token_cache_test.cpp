@@ -3,7 +3,6 @@
 #include "models/data/token_cache.hpp"
 
 #include <chrono>
-#include <cstdlib>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,6 +12,7 @@
 #include "runtime/util/error.hpp"
 #include "tests/models/io/tokenizer/tiny_tokenizer.hpp"
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/variable.hpp"
 
 namespace tandem {
 namespace {
@@ -24,12 +24,10 @@ using Mask = std::vector<std::uint8_t>;
 class TokenCache : public ::testing::Test {
  protected:
   void SetUp() override {
-    ::setenv("TANDEM_CACHE", (dir_ / "cache").c_str(), 1);
     test::put(dir_ / "tokenizer.json", test::TinyTokenizer().json());
     test::put(dir_ / "tokenizer_config.json", R"({"eos_token": "</s>"})");
     put_data(4 << 10);
   }
-  void TearDown() override { ::unsetenv("TANDEM_CACHE"); }
 
   /// Records of about a KiB, each another length.
   void put_data(int records) const {
@@ -56,6 +54,7 @@ class TokenCache : public ::testing::Test {
   }
 
   test::TempDir dir_;
+  test::Variable cache_{"TANDEM_CACHE", (dir_ / "cache").string()};
 };
 
 void expect_same(const OpenedRecords& a, const OpenedRecords& b) {
@@ -84,7 +83,7 @@ TEST_F(TokenCache, TheNextStartMapsWhatTheFirstMade) {
   expect_same(first, second);
   dynamic_cast<const TokenFile&>(*second.tokens).verify();
   // Without a folder for it: the same, from memory.
-  ::setenv("TANDEM_CACHE", (dir_ / "data.jsonl").c_str(), 1);
+  cache_.set((dir_ / "data.jsonl").string());
   const OpenedRecords without = open();
   EXPECT_FALSE(is_mapped(without));
   EXPECT_NE(without.how.find("tokens not kept: [dataset]"), std::string::npos) << without.how;

@@ -243,7 +243,7 @@ TEST(ImportGolden, HostileFilesAreRefused) {
                        {"[import]", entry.path().filename().string()});
   }
   EXPECT_GT(files, 0);
-  for (const auto& entry : fs::directory_iterator("/tmp")) {
+  for (const auto& entry : fs::directory_iterator(fs::temp_directory_path())) {
     EXPECT_FALSE(entry.path().filename().string().starts_with("PWNED_")) << entry.path();
   }
 }

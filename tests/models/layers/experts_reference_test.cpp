@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <ostream>
 #include <string>
 
 #include <fmt/format.h>
@@ -86,6 +87,7 @@ struct Case {
   const char* name;
   std::string config;
 };
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 const Case kCases[] = {
     {"Qwen3Moe",

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ostream>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -60,6 +61,10 @@ struct Case {
   bool normalised;
   std::int64_t experts, chosen, hidden, width;
 };
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.chosen << " of " << one.experts
+       << (one.layout == ExpertLayout::kApart ? ", apart" : ", stacked");
+}
 
 constexpr Case kCases[] = {
     {ExpertLayout::kApart, Activation::kSwiGlu, true, 6, 2, 24, 35},

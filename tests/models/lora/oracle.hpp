@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <ostream>
 #include <string>
 
 #include "models/adapter_folder.hpp"
@@ -50,6 +51,7 @@ struct LoraOracle {
     };
   }
 };
+inline void PrintTo(const LoraOracle* one, std::ostream* out) { *out << one->name; }
 
 inline const LoraOracle kQwen3Qv = {"qwen3_qv", "qwen3_checkpoint", "q_proj,v_proj"};
 inline const LoraOracle kLlamaAllLinear = {"llama_all_linear", "llama_checkpoint", "all-linear"};

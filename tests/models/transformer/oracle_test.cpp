@@ -2,6 +2,7 @@
 // ones in shared/, and small ones that every clone has (tests/data/references).
 #include <filesystem>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <tuple>
 
@@ -29,6 +30,7 @@ struct Reference {
   const char* folder;
   Limits limits;  // "recommended" in its tolerances.json
 };
+void PrintTo(const Reference& one, std::ostream* out) { *out << one.folder; }
 
 /// With true as the second: by ATen's operations, as on a GPU.
 using Case = std::tuple<Reference, bool>;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -112,6 +113,7 @@ struct Case {
   Probe probe;
   int expected;
 };
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 const Case kCases[] = {
     {"temporary argument", []() -> Task<int> { co_return co_await use(Tracked(3)); }, 3},

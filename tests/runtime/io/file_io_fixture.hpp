@@ -77,8 +77,12 @@ inline FileIo::Options with(FileIo::Options options, std::size_t call_bytes_max,
   return options;
 }
 
+inline const char* name_of(FileIo::Backend backend) {
+  return backend == FileIo::Backend::kUring ? "uring" : "threads";
+}
+inline void PrintTo(FileIo::Backend backend, std::ostream* out) { *out << name_of(backend); }
 inline std::string backend_of(const ::testing::TestParamInfo<FileIo::Backend>& which) {
-  return which.param == FileIo::Backend::kUring ? "uring" : "threads";
+  return name_of(which.param);
 }
 inline const auto kBothBackends =
     ::testing::Values(FileIo::Backend::kUring, FileIo::Backend::kThreads);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <ostream>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -30,6 +31,9 @@ struct Case {
   DType type;
   int questions;  // until NCCL is no longer in progress
 };
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.world << " ranks, " << name_of(one.type) << ", " << one.questions << " questions";
+}
 
 std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
   return fmt::format("{}ranks_{}_{}", info.param.world, name_of(info.param.type),

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <ostream>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -50,6 +51,9 @@ struct Case {
   DType type;
   bool shared;
 };
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.world << " ranks, " << name_of(one.type) << (one.shared ? ", shared" : ", staged");
+}
 // One block; a little beyond a chunk of the pool; several steps of the stage.
 constexpr std::size_t kShards[] = {512, 512 * 131, 512 * 1200};
 
@@ -145,6 +149,9 @@ struct Moved {
   std::uint32_t world;
   bool shared;
 };
+void PrintTo(const Moved& one, std::ostream* out) {
+  *out << one.world << " ranks, " << (one.shared ? "shared" : "staged");
+}
 // Nothing, odd, on and around the boundaries of a chunk (256 KiB), several steps of the stage (1
 // MiB).
 constexpr std::size_t kMoves[] = {0, 1, 1001, 262'144, 262'145, 1'048'577, 3'000'001};

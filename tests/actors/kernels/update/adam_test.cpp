@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <ostream>
 #include <random>
 #include <thread>
 #include <variant>
@@ -219,6 +220,7 @@ struct OracleCase {
   // kinds whose result depends on the order of operations, per the oracle's notes
   std::vector<int> left_out;
 };
+void PrintTo(const OracleCase& one, std::ostream* out) { *out << one.name; }
 
 class AdamOracle : public ::testing::TestWithParam<OracleCase> {};
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -190,6 +191,7 @@ struct LambCase {
   double limit;              // of the error, over the update's norm: the oracle's
   double max_grad_norm = 0;  // of the kernel's own clipping
 };
+void PrintTo(const LambCase& one, std::ostream* out) { *out << one.name; }
 
 class LambOracle : public ::testing::TestWithParam<LambCase> {};
 

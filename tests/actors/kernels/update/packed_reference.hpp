@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <ostream>
 #include <random>
 #include <utility>
 #include <vector>
@@ -107,6 +108,9 @@ struct LayoutCase {
   DType weight;    // fp32: it is the master
   DType gradient;  // fp32 or as the weight
 };
+inline void PrintTo(const LayoutCase& one, std::ostream* out) {
+  *out << name_of(one.layout) << " state, " << name_of(one.weight) << ", " << name_of(one.gradient);
+}
 
 /// One shard with its state in some layout; other shards of the same seed have the same numbers.
 struct LayoutShard {

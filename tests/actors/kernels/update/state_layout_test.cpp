@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "actors/kernels/reduce.hpp"
@@ -36,6 +37,7 @@ struct Case {
   UpdateConfig config;
   LayoutCase types;
 };
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 std::vector<Case> all_cases() {
   const std::pair<const char*, UpdateConfig> optimizers[] = {
@@ -47,11 +49,9 @@ std::vector<Case> all_cases() {
         for (const DType gradient : {DType::kF32, DType::kBF16}) {
           if (supports(config.kind, layout, weight) &&
               (gradient == DType::kF32 || gradient == weight)) {
-            cases.push_back({std::string(name) + "_" + std::string(name_of(layout)) + "_" +
-                                 std::string(name_of(gradient)) + "_" +
-                                 std::string(name_of(weight)),
-                             config,
-                             {layout, weight, gradient}});
+            const std::string types =
+                fmt::format("{}_{}_{}", name_of(layout), name_of(gradient), name_of(weight));
+            cases.push_back({name + ("_" + types), config, {layout, weight, gradient}});
           }
         }
       }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <ostream>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct UpdateCase {
   UpdateConfig config;
   std::int64_t step = 3;
 };
+inline void PrintTo(const UpdateCase& one, std::ostream* out) { *out << one.name; }
 inline const UpdateCase kUpdateCases[] = {
     {"AdamW", {.lr = 1e-2, .weight_decay = 0.1, .seed = 5}},
     {"AdamL2", {.lr = 1e-2, .weight_decay = 0.1, .adamw = false, .seed = 5}, 1},

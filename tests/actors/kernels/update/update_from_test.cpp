@@ -60,6 +60,7 @@ struct Case {
   const char* name;
   UpdateConfig config;
 };
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 
 const Case kCases[] = {
