@@ -15,9 +15,11 @@ namespace tandem {
 /// Whether what stays, without second copies, has no `room` on the host.
 [[nodiscard]] bool overflows_host(const Model& model, const PlanInput& input, std::int64_t room);
 
-/// Where it has none: of the runs of units that make room for what stays, each as short as it can
-/// be, the one with the shortest step, then the one with the fewest bytes, into `input`; all units
-/// where that is too few. The step; absent: no unit can leave.
+/// Where it has none: among the sets of units that leave room for what stays, the one with the
+/// shortest step, and of those that are as good (kAsGood) the one with the fewest bytes on NVMe,
+/// into `input`; all units where even that is too few. Of few units it looks at every set; of more
+/// at runs, and at what changing one unit or two makes of the best. The step; absent: no unit can
+/// leave.
 [[nodiscard]] std::optional<double> spill_to_nvme(const Model& model,
                                                   const PlacementProblem& problem,
                                                   std::int64_t room, PlanInput& input);
