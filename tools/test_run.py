@@ -31,7 +31,7 @@ RESULT = re.compile(r"^\s*(\d+)/(\d+) Test\s+#\d+: (\S+)")
 START = re.compile(r"^\s*Start\s+\d+: ")
 CLOSING = re.compile(r"^\d+% tests passed")
 SKIPPED = re.compile(r"\[\s+SKIPPED \] (\S+)")
-PASSED = re.compile(r"\s(Passed|\*\*\*Skipped)\s+[\d.]+ sec\s*$")
+PASSED = re.compile(r"(\sPassed|\*\*\*Skipped)\s+[\d.]+ sec\s*$")
 
 
 class Reader:

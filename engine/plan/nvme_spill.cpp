@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 #include <utility>
 #include <vector>
@@ -69,7 +70,9 @@ class Spill {
     const auto rank_of = [shortest](const auto& entry) {
       return std::pair(entry.second.step_s > kAsGood * shortest, -entry.second.on_host);
     };
-    return std::ranges::min_element(choices_, {}, rank_of)->second;
+    // Of equal ones the last units leave: they are needed last in a forward pass.
+    auto backwards = choices_ | std::views::reverse;
+    return std::ranges::min_element(backwards, {}, rank_of)->second;
   }
 
  private:

@@ -27,11 +27,10 @@ namespace tandem {
 
 enum class NetKind { kSim, kUcx };
 
-inline std::string name_of(NetKind kind) { return kind == NetKind::kSim ? "Sim" : "Ucx"; }
-inline void PrintTo(NetKind kind, std::ostream* out) { *out << name_of(kind); }
 inline std::string name_of(const ::testing::TestParamInfo<NetKind>& info) {
-  return name_of(info.param);
+  return info.param == NetKind::kSim ? "Sim" : "Ucx";
 }
+inline void PrintTo(NetKind kind, std::ostream* out) { *out << name_of({kind, 0}); }
 
 /// Where ranks that are threads learn each other's addresses.
 class AddressBook {

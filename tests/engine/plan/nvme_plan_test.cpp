@@ -24,7 +24,8 @@ using toy::kNvme;
 
 const std::vector<StatePlacement> kAllOnNvme(5, kNvme);
 
-/// `host_bytes`: of a host elsewhere, whose figures do not depend on this process.
+/// `host_bytes`: of a host elsewhere, whose figures do not depend on this process; its pool is so
+/// fast that the disk alone decides.
 RunPlan planned(const EngineOptions& options, const std::string& offload,
                 std::int64_t host_bytes = 0, const Model& model = toy::model()) {
   const Config config = parse_config(
@@ -35,6 +36,7 @@ RunPlan planned(const EngineOptions& options, const std::string& offload,
   RunLimits limits;
   if (host_bytes > 0) {
     limits.memory.host = MemoryLimit{host_bytes, "for this test"};
+    limits.host_updates = HostUpdateSpeeds{.in_place = 4e10};
     limits.elsewhere = true;
   }
   Alone alone;

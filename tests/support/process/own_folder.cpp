@@ -55,7 +55,7 @@ void remove_launchers_variables() {
 }
 
 /// Also what a test has made read-only.
-void remove_all(const fs::path& folder) {
+void remove_folder(const fs::path& folder) {
   std::error_code error;
   fs::remove_all(folder, error);
   if (!error) {
@@ -111,6 +111,6 @@ OwnFolder::OwnFolder() {
       << "tandem bandwidths 2\n*\t" << (rate != nullptr ? rate : kRate) << '\n';
 }
 
-OwnFolder::~OwnFolder() { remove_all(path_); }
+OwnFolder::~OwnFolder() { remove_folder(path_); }
 
 }  // namespace tandem::test
