@@ -65,7 +65,10 @@ def changes(before, after):
     return sorted(lines)
 
 
-def is_ours(line):
-    """Whether a test may have done this, by the name: on a machine with other programs others change files, too."""
-    name = line.split(None, 1)[1].lower()
-    return any(word in os.path.basename(name) or f"/{word}" in name for word in OURS)
+def is_ours(line, tree):
+    """Whether a test may have done this, by a name below the folders that are looked at: on a machine with other programs
+    others change files, too."""
+    path = line.split(None, 1)[1]
+    inside = max((os.path.relpath(path, root) for root in roots(tree).values() if path.startswith(f"{root}/")), key=lambda name: -len(name),
+                 default=path)
+    return any(part.startswith(OURS) for part in inside.lower().lstrip(".").replace("/.", "/").split("/"))

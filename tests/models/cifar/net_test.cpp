@@ -205,7 +205,6 @@ struct Trace {
   std::string_view scheduler;
   double clip;
 };
-void PrintTo(const Trace& one, std::ostream* out) { *out << one.name; }
 
 std::ostream& operator<<(std::ostream& out, const Trace& trace) { return out << trace.name; }
 
