@@ -133,7 +133,7 @@ def left_outside(before, folder, build, beside_others):
 
 
 def run(arguments):
-    state, build = Path(arguments.state), Path(arguments.build)
+    state, build = Path(arguments.state).resolve(), Path(arguments.build).resolve()
     (state / "log").mkdir(parents=True, exist_ok=True)
     log_path = state / "log" / f"{arguments.preset}.txt"
     report = state / "log" / f"{arguments.preset}.xml"

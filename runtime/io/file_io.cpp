@@ -76,8 +76,8 @@ IoFile::~IoFile() {
 }
 
 FileIo::FileIo(EventLoop& loop, Options options)
-    : FileIo(loop, make_backend(loop, options), options) {
-  why_ = options.backend == Backend::kAuto ? choose().why : "asked for";
+    : FileIo(loop, std::unique_ptr<FileBackend>(), options) {
+  backend_ = make_backend(loop, options, &why_);
 }
 
 FileIo::FileIo(EventLoop& loop, std::unique_ptr<FileBackend> backend, Options options)
@@ -91,11 +91,26 @@ FileIo::Choice FileIo::choose() {
   return {.uring = support.usable, .why = support.what};
 }
 
-std::unique_ptr<FileBackend> FileIo::make_backend(EventLoop& loop, const Options& options) {
-  const bool uring =
-      options.backend == Backend::kUring || (options.backend == Backend::kAuto && choose().uring);
-  if (uring) {
+std::unique_ptr<FileBackend> FileIo::make_backend(EventLoop& loop, const Options& options,
+                                                  std::string* why) {
+  const auto uring = [&] {
     return detail::make_uring_files(loop, {.entries = options.ring_entries, .name = options.name});
+  };
+  const auto say = [why](std::string text) {
+    if (why != nullptr) {
+      *why = std::move(text);
+    }
+  };
+  say(options.backend == Backend::kAuto ? choose().why : "asked for");
+  if (options.backend == Backend::kUring) {
+    return uring();
+  }
+  if (options.backend == Backend::kAuto && choose().uring) {
+    try {
+      return uring();
+    } catch (const Error& error) {  // locked memory or descriptors that other rings hold
+      say(error.what());
+    }
   }
   return std::make_unique<detail::ThreadFiles>(loop, options.threads, options.name);
 }

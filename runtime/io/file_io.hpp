@@ -159,9 +159,11 @@ class FileIo {
   [[nodiscard]] std::string_view backend_name() const noexcept { return backend_->name(); }
   [[nodiscard]] const std::string& why() const noexcept { return why_; }
 
-  /// The back end that `options` ask for: to put another one before it.
+  /// The back end that `options` ask for: to put another one before it. kAuto takes threads where
+  /// no further ring can be made now. `why`: as why().
   [[nodiscard]] static std::unique_ptr<FileBackend> make_backend(EventLoop& loop,
-                                                                 const Options& options);
+                                                                 const Options& options,
+                                                                 std::string* why = nullptr);
   struct Choice {
     bool uring = false;
     std::string why;

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "tests/runtime/io/file_io_fixture.hpp"
+#include "tests/support/child_process.hpp"
 #include "tests/support/faults/file_size_limit.hpp"
 #include "tests/support/throws_error.hpp"
 
@@ -256,7 +258,7 @@ TEST_P(FileIoTest, ARefusalWithoutEndIsAnErrorInTheEnd) {
 TEST_P(FileIoTest, MoreOperationsThanTheRingHolds) {
   FileIo small(loop, with(options(), 1 << 20, 2));
   Scope scope(loop);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 150; ++i) {  // each has a descriptor
     scope.spawn("file", write_and_read_back, &small, folder + "/" + std::to_string(i),
                 std::size_t{5'000});
   }
@@ -364,6 +366,22 @@ TEST_P(FileIoTest, SharedBlocksAreWrittenApart) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Both, FileIoTest, kBothBackends, backend_of);
+
+TEST(FileIoChoice, IsThreadsWhereNoFurtherRingCanBeMade) {
+  if (!FileIo::choose().uring) {
+    GTEST_SKIP() << "no io_uring: " << FileIo::choose().why;
+  }
+  const testing::ChildProcess child([](int /*pipe*/) {
+    EventLoop loop;
+    const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    ::close(next);
+    const rlimit none{.rlim_cur = static_cast<rlim_t>(next), .rlim_max = RLIM_INFINITY};
+    ::setrlimit(RLIMIT_NOFILE, &none);  // a ring is a descriptor
+    FileIo io(loop, FileIo::Options{});
+    throw user_error("test", "{}: {}", io.backend_name(), io.why());
+  });
+  EXPECT_THAT(child.text(), ::testing::HasSubstr("threads: [io] io_uring is not usable here"));
+}
 
 }  // namespace
 }  // namespace tandem
