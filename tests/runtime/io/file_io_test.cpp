@@ -375,8 +375,10 @@ TEST(FileIoChoice, IsThreadsWhereNoFurtherRingCanBeMade) {
     EventLoop loop;
     const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     ::close(next);
-    const rlimit none{.rlim_cur = static_cast<rlim_t>(next), .rlim_max = RLIM_INFINITY};
-    ::setrlimit(RLIMIT_NOFILE, &none);  // a ring is a descriptor
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = static_cast<rlim_t>(next);  // a ring is a descriptor
+    ::setrlimit(RLIMIT_NOFILE, &limit);
     FileIo io(loop, FileIo::Options{});
     throw user_error("test", "{}: {}", io.backend_name(), io.why());
   });
