@@ -12,6 +12,7 @@
 namespace tandem {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
