@@ -248,6 +248,8 @@ TEST_F(BadInput, ThreadsOfSavesAndOfNvmeAreCountedBeforeTheStart) {
       }
       ++refused;
       EXPECT_EQ(done.code, 3) << most << ": " << done.err;
+      EXPECT_THAT(done.err, HasSubstr("error: [limits] "));
+      EXPECT_EQ(done.out.find("Step "), std::string::npos) << done.out;
     }
     EXPECT_GT(refused, 0);
     EXPECT_EQ(done.code, 0);

@@ -1,5 +1,5 @@
-// The launcher always hears: however much its ranks write, whether anything reads it, and whatever they
-// do to what they share with it.
+// The launcher always hears: however much its ranks write, whether anything reads it, and whatever
+// they do to what they share with it.
 #include <algorithm>
 #include <chrono>
 #include <csignal>

@@ -387,6 +387,16 @@ TEST_F(Hosts, AFailureIsTriedAgainAsOftenAsAsked) {
       "1 used");
 }
 
+TEST_F(Hosts, ALostReportEndsNoOtherHost) {
+  auto run = on("a:1,b:1", "if [ $RANK = 0 ]; then exit 6; fi; sleep 0.5; echo saved",
+                {"--max_restarts", "2"});
+  EXPECT_EQ(run.wait(), 6);
+  EXPECT_THAT(run.output, HasSubstr("[b:1] saved\n"));
+  EXPECT_EQ(
+      lines_of(run.output).back(),
+      "error: [launch] host a: rank 0 of 2 trained and saved, and lost a report: see its output");
+}
+
 TEST_F(Hosts, ALostHostIsLeftOutOfARestart) {
   const std::string script =
       "echo up; if [ $WORLD_SIZE = 3 ]; then exec sleep 1000; fi; echo $RANK of $WORLD_SIZE, "

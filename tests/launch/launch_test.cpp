@@ -198,6 +198,18 @@ TEST(Launch, AFailureIsTriedAgainWhereThatMayHelp) {
   }
 }
 
+// It is trained and saved: no other rank is asked to end, and no restart repeats it.
+TEST(Launch, ALostReportEndsNoOtherRank) {
+  Launched run({.ranks = 2, .max_restarts = 2},
+               "if [ $RANK = 0 ]; then exit 6; fi; sleep 0.5; echo saved");
+  EXPECT_EQ(run.wait(), 6);
+  EXPECT_THAT(run.output, HasSubstr("[1] saved\n"));
+  EXPECT_EQ(lines_of(run.output).back(),
+            "error: [launch] rank 0 of 2 trained and saved, and lost a report: see its output");
+  Launched failed({.ranks = 2}, "if [ $RANK = 0 ]; then exit 6; fi; sleep 0.3; exit 7");
+  EXPECT_EQ(failed.wait(), 7);
+}
+
 TEST(Launch, NothingOfTheTreeIsLeft) {
   for (const char* end : {"exit 3", "exit 0"}) {
     Launched run({.ranks = 2},
