@@ -24,6 +24,7 @@
 #include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
 #include "examples/support/run_flags.hpp"
+#include "examples/support/seed_flag.hpp"
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"
 #include "runtime/system/machine.hpp"
@@ -67,7 +68,7 @@ std::optional<TutorialFlags> parse(int argc, const char* const* argv) {
                  "Where losses.jsonl and predictions.png go; default: nowhere");
   app.add_option("--init_weights", f.init_weights,
                  "safetensors file to start from; default: fresh weights");
-  app.add_option("--seed", f.seed, "Seed of weights and shuffle")->capture_default_str();
+  add_seed(app, f.seed, "Seed of weights and shuffle");
   app.add_flag("--shuffle,!--no-shuffle", f.shuffle, "Shuffle every epoch");
   app.add_option("--compute_threads", f.compute_threads, "Threads of LibTorch; 0: all cores")
       ->capture_default_str();

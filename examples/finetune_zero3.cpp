@@ -200,8 +200,8 @@ int finetune(FinetuneFlags flags) {
     complete_summary(summary, flags, config, engine, model_tflops, plan.memory());
     metrics.finish(summary);
     std::string text = summary_text(summary);
-    text.pop_back();  // note() ends the line
-    metrics.note(text);
+    text.pop_back();  // say() ends the line
+    metrics.say(text);
   }
   write_run_trace(flags, demo ? "demo" : flags.model_name, engine, metrics);
   metrics.write_page();

@@ -10,6 +10,7 @@
 #include <new>
 #include <thread>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/mman.h>
@@ -99,6 +100,11 @@ std::string size_text(std::uint64_t bytes) {
          : size < kKi * kKi       ? fmt::format("{:.1f} KiB", size / kKi)
          : size < kKi * kKi * kKi ? fmt::format("{:.1f} MiB", size / kKi / kKi)
                                   : fmt::format("{:.1f} GiB", size / kKi / kKi / kKi);
+}
+
+/// A rank may write any time into its ring.
+double seconds_between(std::int64_t from_ns, std::int64_t to_ns) {
+  return (static_cast<double>(to_ns) - static_cast<double>(from_ns)) * 1e-9;
 }
 
 std::string list_of(const std::vector<std::size_t>& ranks) {
@@ -213,12 +219,15 @@ void record(Entry entry) noexcept {
   }
 }
 
+// Sealed: a file that a rank makes shorter would end its launcher, which reads the mapping, by a
+// SIGBUS.
 int make_ring_file() noexcept {
-  const int descriptor = ::memfd_create("tandem-flight", MFD_CLOEXEC);
+  const int descriptor = ::memfd_create("tandem-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) {
     return -1;
   }
-  if (::ftruncate(descriptor, sizeof(Ring)) == 0) {
+  if (::ftruncate(descriptor, sizeof(Ring)) == 0 &&
+      ::fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
     void* const at =
         ::mmap(nullptr, sizeof(Ring), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     if (at != MAP_FAILED) {
@@ -232,8 +241,9 @@ int make_ring_file() noexcept {
 }
 
 Ring* map_ring(int descriptor) noexcept {
+  const int seals = descriptor < 0 ? -1 : ::fcntl(descriptor, F_GET_SEALS);
   struct stat file{};
-  if (descriptor < 0 || ::fstat(descriptor, &file) != 0 ||
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(descriptor, &file) != 0 ||
       file.st_size != static_cast<off_t>(sizeof(Ring))) {
     return nullptr;
   }
@@ -256,8 +266,8 @@ std::string describe(const std::vector<Entry>& entries, std::int64_t now_ns) {
   constexpr std::string_view kEdges[] = {"begins", "ends", "fails"};
   std::string text;
   for (const Entry& entry : entries) {
-    text += fmt::format("{:+.6f} s  {} {}\n", static_cast<double>(entry.time_ns - now_ns) * 1e-9,
-                        entry.text(), kEdges[static_cast<std::size_t>(entry.edge) % 3]);
+    text += fmt::format("{:+.6f} s  {} {}\n", seconds_between(now_ns, entry.time_ns), entry.text(),
+                        kEdges[static_cast<std::size_t>(entry.edge) % 3]);
   }
   return text;
 }
@@ -273,7 +283,7 @@ std::string last_of(const std::vector<Entry>& entries, std::int64_t now_ns) {
                      : last.edge == Edge::kEnds ? "ended"
                                                 : "failed";
   return fmt::format("its last: {} {} {:.1f} s ago", last.text(), edge,
-                     static_cast<double>(now_ns - last.time_ns) * 1e-9);
+                     seconds_between(last.time_ns, now_ns));
 }
 
 std::optional<std::uint64_t> blamed_by(const std::vector<Entry>& entries) {
@@ -285,7 +295,7 @@ std::optional<std::uint64_t> blamed_by(const std::vector<Entry>& entries) {
 std::optional<Explanation> explain(const std::vector<std::vector<Entry>>& ranks,
                                    std::int64_t now_ns) {
   std::optional<Explanation> best;
-  std::int64_t longest_ns = 0;
+  double longest = 0;
   for (const bool reductions : {false, true}) {
     std::vector<Progress> all;
     std::optional<Entry> stuck;  // the earliest that a rank waits in
@@ -319,12 +329,11 @@ std::optional<Explanation> explain(const std::vector<std::vector<Entry>>& ranks,
         absent.clear();
       }
     }
-    const std::int64_t waited_ns = now_ns - since_ns;
-    if (best && (absent.empty() || waited_ns <= longest_ns)) {
+    const double seconds = seconds_between(since_ns, now_ns);
+    if (best && (absent.empty() || seconds <= longest)) {
       continue;
     }
-    longest_ns = waited_ns;
-    const double seconds = static_cast<double>(waited_ns) * 1e-9;
+    longest = seconds;
     best = Explanation{.absent = absent};
     if (absent.empty()) {
       best->text = fmt::format("{} did not end {}, begun {:.1f} s ago", list_of(waiting),

@@ -20,6 +20,7 @@
 
 #include "runtime/detail/trace_events.hpp"
 #include "runtime/detail/trace_ring.hpp"
+#include "runtime/system/bounded_lines.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem::trace {
@@ -100,23 +101,15 @@ class NewFile {
 
 /// The events of a part, line by line.
 void read_part(const std::string& path, const detail::EventSink& sink) {
-  const std::unique_ptr<gzFile_s, decltype(&gzclose)> file(gzopen(path.c_str(), "rb"), &gzclose);
-  if (file == nullptr) {
+  OwnedDescriptor file = open_ordinary_file(path);
+  if (file.get() < 0) {
     throw failure(ExitCode::kFailure, "trace", "cannot read {}: {}", path, std::strerror(errno));
   }
-  std::string line;
-  std::vector<char> buffer(std::size_t{1} << 16);
-  while (gzgets(file.get(), buffer.data(), static_cast<int>(buffer.size())) != nullptr) {
-    line += buffer.data();
-    if (line.back() == '\n') {
-      line.pop_back();
-      sink(line);
-      line.clear();
-    }
+  BoundedLines lines(std::move(file), BoundedLines::kLongest, UINT64_MAX);
+  while (const auto line = lines.next()) {
+    sink(*line);
   }
-  int error = Z_OK;
-  (void)gzerror(file.get(), &error);
-  if (error != Z_OK || !line.empty()) {
+  if (!lines.is_whole() || lines.left_out() > 0) {
     throw failure(ExitCode::kFailure, "trace", "cannot read {}: it is not whole", path);
   }
 }

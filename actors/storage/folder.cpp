@@ -232,7 +232,13 @@ FolderLock::FolderLock(const fs::path& folder, std::string_view where, std::stri
   const auto until = std::chrono::steady_clock::now() + patience;
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
   do {  // again, where the process that held it has just removed the file
-    file_ = FileHandle(::open(path_.c_str(), kFlags, 0644));
+    file_ = FileHandle(::open(path_.c_str(), kFlags, 0600));  // another user could hold the lock
+    if (!file_.is_open() && errno == EACCES && fs::exists(path_)) {
+      throw user_error(where,
+                       "{} is another user's: a run of theirs is in {}, or was killed there; wait "
+                       "for it, or remove the file",
+                       path_.string(), folder.string());
+    }
     if (!file_.is_open()) {
       throw failure(errno == ENOSPC || errno == EIO ? ExitCode::kFailure : ExitCode::kUserInput,
                     where, "cannot create {}: {}; give a folder that can be written",

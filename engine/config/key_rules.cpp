@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "engine/config/key_rows.hpp"
 #include "engine/config/key_value.hpp"
@@ -12,6 +13,9 @@
 
 namespace tandem {
 namespace {
+
+constexpr int kLeastScalePower = -126;
+constexpr int kMostScalePower = 127;
 
 /// A row's present value as JSON; "null" where there is no such row.
 std::string value_of(std::span<const KeyRow> rows, std::string_view path) {
@@ -23,6 +27,17 @@ void check_precision(const Config& c, std::span<const KeyRow> rows) {
   if (c.fp16.enabled && c.bf16.enabled) {
     throw user_error("config", "{}: fp16.enabled and bf16.enabled are both true; keep one",
                      c.origin);
+  }
+  // The updates multiply by a scale's inverse in fp32, which is finite for these.
+  const double least = std::ldexp(1.0, kLeastScalePower);
+  const double most = std::ldexp(1.0, kMostScalePower);
+  const std::pair<std::string_view, double> scales[] = {
+      {"fp16.loss_scale", c.fp16.loss_scale}, {"fp16.min_loss_scale", c.fp16.min_loss_scale}};
+  for (const auto& [name, scale] : scales) {
+    if (c.fp16.enabled && scale != 0 && (scale < least || scale > most)) {
+      throw user_error("config", "{}: {} is {}; it takes 0, or 2^{} to 2^{} ({:.3g} to {:.3g})",
+                       c.origin, name, scale, kLeastScalePower, kMostScalePower, least, most);
+    }
   }
   const double initial = std::ldexp(1.0, static_cast<int>(c.fp16.initial_scale_power));
   if (c.fp16.enabled && c.fp16.loss_scale == 0 && initial < c.fp16.min_loss_scale) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "actors/collectives/secret.hpp"
@@ -33,9 +34,33 @@ std::string address_of(const Environment& e) {
   return own_choice || e.master_address == "localhost" ? kLoopback : e.master_address;
 }
 
-bool send_all(int socket, const void* bytes, std::size_t count) {
+/// Each recv() has a limit of its own, and a drip of bytes meets all of them: this is one of all
+/// together. False: it is over.
+bool wait_until(int socket, short events, TimePoint until) {
+  if (until == TimePoint::max()) {
+    return true;
+  }
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(until - Clock::real().now()).count();
+    pollfd ready{.fd = socket, .events = events, .revents = 0};
+    const int found =
+        ::poll(&ready, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 60'000)));
+    if (found > 0) {
+      return true;
+    }
+    if (left <= 0 || (found < 0 && errno != EINTR)) {
+      return false;
+    }
+  }
+}
+
+bool send_all(int socket, const void* bytes, std::size_t count,
+              TimePoint until = TimePoint::max()) {
   const auto* at = static_cast<const char*>(bytes);
   while (count > 0) {
+    if (!wait_until(socket, POLLOUT, until)) {
+      return false;
+    }
     const ssize_t sent = ::send(socket, at, count, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) {
       continue;
@@ -49,9 +74,12 @@ bool send_all(int socket, const void* bytes, std::size_t count) {
   return true;
 }
 
-bool receive_all(int socket, void* into, std::size_t count) {
+bool receive_all(int socket, void* into, std::size_t count, TimePoint until = TimePoint::max()) {
   auto* at = static_cast<char*>(into);
   while (count > 0) {
+    if (!wait_until(socket, POLLIN, until)) {
+      return false;
+    }
     const ssize_t got = ::recv(socket, at, count, 0);
     if (got < 0 && errno == EINTR) {
       continue;
@@ -218,13 +246,14 @@ void RendezvousStore::throw_not_met(Attempt last) const {
 RendezvousStore::Attempt RendezvousStore::try_to_connect(int port) {
   const milliseconds most =
       std::min<milliseconds>(timeout_, std::chrono::seconds(rendezvous::kTimeToProve));
+  const TimePoint until = Clock::real().now() + most;
   // Rank 0 is at its own host's address already.
   OwnedDescriptor socket =
       connect_to(resolve(address_, port), most, server_ != nullptr ? "" : interface_);
   if (socket.get() < 0) {
     return Attempt::kNotThere;
   }
-  const Attempt attempt = shake_hands(socket.get());
+  const Attempt attempt = shake_hands(socket.get(), until);
   if (attempt == Attempt::kConnected) {
     set_time_limit(socket, timeout_);
     socket_ = std::move(socket);
@@ -234,13 +263,13 @@ RendezvousStore::Attempt RendezvousStore::try_to_connect(int port) {
 
 // Nothing but a random number is sent to what has not proven itself. Another version says so before
 // it proves anything, as a stranger could: it ends this rank no sooner than one.
-RendezvousStore::Attempt RendezvousStore::shake_hands(int socket) const {
+RendezvousStore::Attempt RendezvousStore::shake_hands(int socket, TimePoint until) const {
   const Secret secret(secret_);
   const std::string run = run_name();
   const rendezvous::Opening opening{.nonce = rendezvous::random_nonce()};
   rendezvous::Answer answer{.magic = 0};
-  if (!send_all(socket, &opening, sizeof(opening)) ||
-      !receive_all(socket, &answer, sizeof(answer)) || answer.magic != rendezvous::kMagic) {
+  if (!send_all(socket, &opening, sizeof(opening), until) ||
+      !receive_all(socket, &answer, sizeof(answer), until) || answer.magic != rendezvous::kMagic) {
     return Attempt::kStranger;
   }
   if (answer.version != rendezvous::kVersion) {
@@ -252,7 +281,8 @@ RendezvousStore::Attempt RendezvousStore::shake_hands(int socket) const {
   const rendezvous::Closing closing{
       .proof = prove(Role::kClient, secret, run, opening.nonce, answer.nonce)};
   char welcome = 0;
-  return send_all(socket, &closing, sizeof(closing)) && receive_all(socket, &welcome, 1)
+  return send_all(socket, &closing, sizeof(closing), until) &&
+                 receive_all(socket, &welcome, 1, until)
              ? Attempt::kConnected
              : Attempt::kStranger;
 }

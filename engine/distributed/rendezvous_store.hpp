@@ -20,6 +20,7 @@
 #include "engine/distributed/environment.hpp"
 #include "engine/distributed/rendezvous_wire.hpp"
 #include "engine/distributed/run_secret.hpp"
+#include "runtime/clock.hpp"
 #include "runtime/system/owned_descriptor.hpp"
 
 namespace tandem {
@@ -61,7 +62,7 @@ class RendezvousStore {
   /// On stderr: ranks that do not come are waited for in silence for minutes else.
   void say_waiting_for(int rank) const;
   [[nodiscard]] Attempt try_to_connect(int port);
-  [[nodiscard]] Attempt shake_hands(int socket) const;
+  [[nodiscard]] Attempt shake_hands(int socket, TimePoint until) const;
   [[nodiscard]] std::string run_name() const;
 
   struct Answered {

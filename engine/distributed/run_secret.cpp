@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -84,14 +85,46 @@ OwnedDescriptor open_folder(const std::string& path) {
   return OwnedDescriptor(descriptor);
 }
 
+/// Names of folders that mkdtemp made because others had taken the one of this name.
+const std::string& taken_name() {
+  static const std::string name = fmt::format("tandem-{}", ::geteuid());
+  return name;
+}
+
+/// The folder and its parents, for this user alone.
+void make_folder(const std::string& path) {
+  for (std::size_t end = path.find('/', 1); end != std::string::npos;
+       end = path.find('/', end + 1)) {
+    (void)::mkdir(path.substr(0, end).c_str(), 0700);
+  }
+  (void)::mkdir(path.c_str(), 0700);
+}
+
+/// Folders of this user's own choice. The last one is a folder of its own, since caches share
+/// ~/.cache/tandem, which others may enter.
 std::vector<std::string> folders() {
   std::vector<std::string> all;
   if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/') {
     all.emplace_back(runtime);
   }
-  all.push_back(fmt::format("/tmp/tandem-{}", ::geteuid()));
+  all.push_back(fmt::format("/tmp/{}", taken_name()));
   if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') {
-    all.push_back(fmt::format("{}/.cache/tandem", home));
+    all.push_back(fmt::format("{}/.cache/tandem/runs", home));
+  }
+  return all;
+}
+
+/// Folders beside /tmp/tandem-UID that only this user can have made and can enter.
+std::vector<std::string> spare_folders() {
+  std::vector<std::string> all;
+  std::error_code error;
+  const std::string prefix = taken_name() + ".";
+  for (std::filesystem::directory_iterator at("/tmp", error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with(prefix) && open_folder(at->path().string()).get() >= 0) {
+      all.push_back(at->path().string());
+    }
   }
   return all;
 }
@@ -134,13 +167,22 @@ MeetingNote::MeetingNote(const Environment& environment) {
 MeetingNote::~MeetingNote() { remove(); }
 
 void MeetingNote::leave(const Note& note) {
-  for (const std::string& path : folders()) {
-    (void)::mkdir(path.c_str(), 0700);
+  const auto leave_in = [&](const std::string& path) {
     const OwnedDescriptor folder = open_folder(path);
-    if (folder.get() >= 0 && write_note(folder.get(), name_, note)) {
-      left_ = fmt::format("{}/{}", path, name_);
+    const bool is_left = folder.get() >= 0 && write_note(folder.get(), name_, note);
+    left_ = is_left ? fmt::format("{}/{}", path, name_) : "";
+    return is_left;
+  };
+  for (const std::string& path : folders()) {
+    make_folder(path);
+    if (leave_in(path)) {
       return;
     }
+  }
+  std::string spare = fmt::format("/tmp/{}.XXXXXX", taken_name());
+  if (::mkdtemp(spare.data()) != nullptr && leave_in(spare)) {
+    spare_ = spare;
+    return;
   }
   throw user_error(
       "rendezvous",
@@ -154,10 +196,21 @@ void MeetingNote::remove() noexcept {
     (void)::unlink(left_.c_str());
     left_.clear();
   }
+  if (!spare_.empty()) {
+    (void)::rmdir(spare_.c_str());
+    spare_.clear();
+  }
 }
 
 std::optional<Note> MeetingNote::read() const {
-  for (const std::string& path : folders()) {
+  if (auto note = read_in(folders())) {
+    return note;
+  }
+  return read_in(spare_folders());
+}
+
+std::optional<Note> MeetingNote::read_in(const std::vector<std::string>& places) const {
+  for (const std::string& path : places) {
     const OwnedDescriptor folder = open_folder(path);
     const OwnedDescriptor file(folder.get() < 0
                                    ? -1

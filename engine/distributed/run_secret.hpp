@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/distributed/environment.hpp"
 
@@ -23,8 +24,8 @@ struct Note {
 };
 
 /// The note of the run that meets at the environment's port. The folders looked at, in this order:
-/// XDG_RUNTIME_DIR, /tmp/tandem-UID, ~/.cache/tandem. One that another user owns or can enter does
-/// not count.
+/// XDG_RUNTIME_DIR, /tmp/tandem-UID, ~/.cache/tandem/runs. One that another user owns or can enter
+/// does not count; where none of them does, one with a random name is made, /tmp/tandem-UID.XXXXXX.
 class MeetingNote {
  public:
   explicit MeetingNote(const Environment& environment);
@@ -41,8 +42,11 @@ class MeetingNote {
   [[nodiscard]] std::optional<Note> read() const;
 
  private:
+  [[nodiscard]] std::optional<Note> read_in(const std::vector<std::string>& places) const;
+
   std::string name_;
-  std::string left_;  // the path of the note that this process left; empty: none
+  std::string left_;   // the path of the note that this process left; empty: none
+  std::string spare_;  // the folder that was made for it; empty: none
 };
 
 }  // namespace tandem

@@ -19,6 +19,7 @@
 #include "engine/types/boundary_share.hpp"
 #include "engine/types/capped.hpp"
 #include "engine/types/row_sharing.hpp"
+#include "runtime/io/file_io.hpp"
 #include "runtime/system/limits.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/trace.hpp"
@@ -50,15 +51,31 @@ CorePlan cores_of(const Config& config, const EngineOptions& options, std::int64
                        .optimizer_threads = options.optimizer_threads});
 }
 
+/// Boundaries may go there.
+bool offloads_to_nvme(const EngineOptions& options) {
+  return options.device == DeviceKind::kCpu && options.activation_checkpointing &&
+         !options.nvme.path.empty() && options.activation_offload.value_or(1) > 0;
+}
+
+bool wants_nvme(const EngineOptions& options) {
+  return options.placement == Placement::kNvme || options.nvme.weights_in_memory ||
+         std::ranges::find(options.placements, StatePlacement::kNvme) != options.placements.end() ||
+         overflows_to_nvme(options) || offloads_to_nvme(options);
+}
+
 /// Throws Error(kRefused) where the system would not let this rank run: some libraries end the
 /// process, or hang, when they get no thread.
-void require_limits(const CorePlan& cores) {
+void require_limits(const CorePlan& cores, const EngineOptions& options) {
   constexpr int kLanes = 2;  // of compute and of data
   limits::require_stack();
+  // Any run may be asked for a checkpoint, by a signal. Where io_uring does the calls, the kernel
+  // has workers of its own, which count as threads, too.
+  const int files = FileIo::Options().threads;
+  const int nvme = wants_nvme(options) ? std::max(options.nvme.threads, files) : 0;
   // The compute lane's team exists twice: OpenMP's, and that of LibTorch's own pool.
-  limits::require_threads(
-      cores.optimizer_threads + cores.copy_threads + kLanes + 2 * (cores.compute_threads - 1),
-      "use fewer with --optimizer_threads and --compute_threads");
+  limits::require_threads(cores.optimizer_threads + cores.copy_threads + kLanes +
+                              2 * (cores.compute_threads - 1) + files + nvme,
+                          "use fewer with --optimizer_threads and --compute_threads");
 }
 
 SimSpec device_of(const EngineOptions& options, const RunLimits& limits, const UpdateKernel& kernel,
@@ -82,18 +99,6 @@ std::optional<MemoryLimit> limit_of(std::istream& text) {
   text >> limit.bytes;
   std::getline(text >> std::ws, limit.source);
   return limit.bytes < 0 ? std::nullopt : std::optional(limit);
-}
-
-/// Boundaries may go there.
-bool offloads_to_nvme(const EngineOptions& options) {
-  return options.device == DeviceKind::kCpu && options.activation_checkpointing &&
-         !options.nvme.path.empty() && options.activation_offload.value_or(1) > 0;
-}
-
-bool wants_nvme(const EngineOptions& options) {
-  return options.placement == Placement::kNvme || options.nvme.weights_in_memory ||
-         std::ranges::find(options.placements, StatePlacement::kNvme) != options.placements.end() ||
-         overflows_to_nvme(options) || offloads_to_nvme(options);
 }
 
 Facts facts_of(const Config& config, const EngineOptions& options, const RunLimits& limits,
@@ -332,7 +337,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
       places ? std::optional(PlacementHardware::of(facts.device, facts.host_updates))
              : std::nullopt);
   if (!limits.elsewhere) {
-    require_limits(cores_of(config, options, input.ranks_per_host));
+    require_limits(cores_of(config, options, input.ranks_per_host), options);
   }
   plan.options.placements = input.shape.engine.placements;
   if (input.shadows_chosen) {

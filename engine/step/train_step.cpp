@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "engine/step/bound_units.hpp"
 #include "engine/types/stopwatch.hpp"
@@ -20,6 +23,14 @@ constexpr double kAskS = 100e-6;
 /// When inputs that were asked for were there, if that was waited for; else they were before.
 TimePoint end_of_wait(TimePoint asked, TimePoint now) {
   return std::chrono::duration<double>(now - asked).count() < kAskS ? TimePoint{} : now;
+}
+
+/// Whether what the updates multiply gradients by, and what comes of it, is finite in fp32.
+bool can_be_applied(double norm, const TrainStep::Update& update) {
+  constexpr double kMost = std::numeric_limits<float>::max();
+  const double applied =
+      update.gradient_clipping > 0 ? std::min(norm, update.gradient_clipping) : norm;
+  return applied <= kMost && 1 / update.loss_scale <= kMost;
 }
 }  // namespace
 
@@ -216,6 +227,9 @@ Task<Verdict> TrainStep::finish(Update update) {
   }
   GlobalNorm norm = co_await global_norm();
   norm.value /= update.loss_scale;
+  if (norm.finite() && !can_be_applied(norm.value, update)) {
+    norm.bad_parameter = fmt::format("all parameters, divided by the scale {}", update.loss_scale);
+  }
   if (!norm.finite()) {
     speculation_.record(true);
     const bool speculated = speculative_;

@@ -13,7 +13,9 @@
 #include "examples/support/program.hpp"
 #include "examples/support/report/block_files.hpp"
 #include "examples/support/report/run_report.hpp"
+#include "runtime/system/report_lost.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/one_line.hpp"
 
 namespace tandem {
 namespace {
@@ -158,7 +160,8 @@ void MetricsWriter::report(const std::string& what, const std::function<void()>&
     }
     if (lost_.insert(what).second && lost_.size() == 1) {
       console_.finish();
-      print_warning(fmt::format("{} (the run goes on, and its exit code will be 1)", error.what()));
+      print_warning(fmt::format("{} (the run goes on, and its exit code will be {})", error.what(),
+                                static_cast<int>(kReportLost)));
     }
   }
 }
@@ -171,16 +174,18 @@ std::string MetricsWriter::artefacts_line() const {
   return line;
 }
 
+// A line quotes names of folders and files, and texts of foreign checkpoints.
 void MetricsWriter::note(std::string_view line) {
+  const std::string shown = one_line(line);
   if (!begun_ && !options_.silent) {
-    notes_.append(line) += '\n';
+    notes_.append(shown) += '\n';
   }
-  say(line);
+  say(shown);
 }
 
 void MetricsWriter::say(std::string_view line) {
   if (!options_.silent && !options_.quiet) {
-    console_.note(line);
+    console_.note(escaped_lines(line));
   }
 }
 

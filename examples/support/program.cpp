@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -17,6 +18,7 @@
 
 #include "engine/memory/memory_check.hpp"
 #include "engine/types/version.hpp"
+#include "examples/support/seed_flag.hpp"
 #include "runtime/system/limits.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
@@ -208,6 +210,21 @@ void require_not_negative(std::string_view flag, double value, double at_most) {
   if (!(value >= 0 && value <= at_most)) {
     throw user_error("flags", "{} is {}; it must be from 0 to {}", flag, value, at_most);
   }
+}
+
+void add_seed(CLI::App& app, std::uint64_t& seed, const std::string& text) {
+  const CLI::Validator whole(
+      [](std::string& given) {
+        std::uint64_t number = 0;
+        const char* const end = given.data() + given.size();
+        const auto read = std::from_chars(given.data(), end, number);
+        return read.ec == std::errc() && read.ptr == end
+                   ? std::string()
+                   : fmt::format("{} is no seed; give a whole number from 0 to {}",
+                                 one_line(given.substr(0, 40)), UINT64_MAX);
+      },
+      "");
+  app.add_option("--seed", seed, text)->check(whole)->capture_default_str();
 }
 
 std::int64_t bytes_of_gib(std::string_view flag, double gib) {

@@ -1,8 +1,12 @@
 #include "examples/support/run_checkpoints.hpp"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -20,6 +24,7 @@
 #include "engine/metrics/monitors.hpp"
 #include "models/foreign/foreign_state.hpp"
 #include "models/foreign/imported_checkpoint.hpp"
+#include "runtime/system/report_lost.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -33,9 +38,12 @@ constexpr std::string_view kAuto = "auto";
 volatile std::sig_atomic_t g_end_signal = 0;
 volatile std::sig_atomic_t g_save_asked = 0;
 
-/// `handler` for the signals that ask a run to end, once: the second one ends the process.
+std::atomic<std::int64_t> g_first_signal_ms{0};  // of CLOCK_MONOTONIC
+std::array<char, 256> g_answer{};                // to the first signal; empty: another rank's
+
+/// `handler` for the signals that ask a run to end, SIGXCPU, a batch system's warning, among them.
 void on_end_signals(void (*handler)(int number)) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGXCPU}) {
     struct sigaction before = {};
     sigaction(signal, nullptr, &before);
     if (signal == SIGHUP && before.sa_handler == SIG_IGN) {
@@ -43,24 +51,52 @@ void on_end_signals(void (*handler)(int number)) {
     }
     struct sigaction action = {};
     action.sa_handler = handler;
-    action.sa_flags = SA_RESETHAND;
     sigaction(signal, &action, nullptr);
   }
 }
 
-/// Only what a handler may call.
+// What follows is only what a handler may call.
+
+void say_at_once(std::string_view line) { (void)!::write(STDERR_FILENO, line.data(), line.size()); }
+
 void say_and_end(int number) {
   constexpr std::string_view kLines[] = {
       "error: [signal] SIGHUP came before the first step; nothing was trained or saved\n",
       "error: [signal] SIGINT came before the first step; nothing was trained or saved\n",
       "error: [signal] SIGTERM came before the first step; nothing was trained or saved\n"};
-  const std::string_view line = kLines[number == SIGHUP ? 0 : number == SIGINT ? 1 : 2];
-  (void)!::write(STDERR_FILENO, line.data(), line.size());
-  ::_exit(128 + number);
+  say_at_once(kLines[number == SIGHUP ? 0 : number == SIGINT ? 1 : 2]);
+  ::_exit(128 + (number == SIGXCPU ? SIGTERM : number));
 }
 
-void take_signals() {
-  on_end_signals([](int number) { g_end_signal = number; });
+std::int64_t now_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000 + now.tv_nsec / 1'000'000;
+}
+
+/// The first one is answered; one that comes a second later or more ends the process. Sooner it is
+/// the same request: `timeout` and some terminals send two. SIGXCPU comes every second, and demands
+/// nothing.
+void note_end_signal(int number) {
+  constexpr std::int64_t kApart_ms = 1'000;
+  const int error = errno;
+  if (g_end_signal == 0) {
+    g_end_signal = number == SIGXCPU ? SIGTERM : number;
+    g_first_signal_ms = now_ms();
+    say_at_once(std::string_view(g_answer.data()));
+  } else if (number != SIGXCPU && now_ms() - g_first_signal_ms >= kApart_ms) {
+    if (g_answer[0] != 0) {
+      say_at_once("error: [signal] a second signal came; the run ends at once, as last saved\n");
+    }
+    ::signal(number, SIG_DFL);
+    (void)::raise(number);
+  }
+  errno = error;
+}
+
+void take_signals(std::string_view answer) {
+  answer.copy(g_answer.data(), g_answer.size() - 1);
+  on_end_signals(&note_end_signal);
   struct sigaction action = {};
   action.sa_handler = [](int) { g_save_asked = 1; };
   action.sa_flags = SA_RESTART;
@@ -266,7 +302,14 @@ RunCheckpoints::RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWri
   if (!flags.resume.empty() && engine.global_steps() > 0) {
     begun_step_ = engine.global_steps();  // it is there
   }
-  take_signals();
+  const bool saves = flags.save_every > 0 || stop_after_s_ > 0;
+  const bool is_drawn = ::isatty(STDERR_FILENO) == 1;  // maybe a bar, whose line ends here
+  take_signals(engine.rank() != 0
+                   ? ""
+                   : fmt::format("{}signal   the run ends after this step and saves its model{}; a "
+                                 "further signal, from 1 s on, ends it at once, unsaved\n",
+                                 is_drawn ? "\n" : "",
+                                 saves ? " and a checkpoint" : ", no checkpoint"));
 }
 
 std::optional<StepResult> RunCheckpoints::train_step() {
@@ -378,10 +421,13 @@ int RunCheckpoints::exit_code() const {
   if (not_saved_) {
     std::rethrow_exception(not_saved_);
   }
-  if (last_failed_ || metrics_.lost()) {
+  if (last_failed_) {
     return static_cast<int>(ExitCode::kFailure);
   }
-  return g_end_signal == 0 ? 0 : 128 + g_end_signal;
+  if (g_end_signal != 0) {
+    return 128 + g_end_signal;
+  }
+  return static_cast<int>(metrics_.lost() ? kReportLost : ExitCode::kDone);
 }
 
 }  // namespace tandem

@@ -1,20 +1,23 @@
 #include "models/data/token_cache.hpp"
 
 #include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <optional>
 #include <span>
 #include <system_error>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
+#include <unistd.h>
 
 #include "actors/storage/content_hash.hpp"
-#include "actors/storage/file.hpp"
+#include "actors/storage/folder.hpp"
 #include "actors/storage/hash_file.hpp"
 #include "models/data/token_file.hpp"
 #include "models/data/token_file_writer.hpp"
 #include "runtime/system/user_cache.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/one_line.hpp"
 
 namespace tandem {
 
@@ -25,6 +28,8 @@ namespace {
 // Counts up when other tokens follow from the same data and options.
 constexpr int kVersion = 2;
 constexpr std::string_view kFingerprint = "fingerprint";
+constexpr std::chrono::seconds kSilence{5};  // then it is said for whom this process waits
+constexpr std::chrono::seconds kPatience{600};
 
 fs::path place_of(const fs::path& data, const fs::path& folder,
                   const std::map<std::string, std::string>& options) {
@@ -42,19 +47,26 @@ fs::path place_of(const fs::path& data, const fs::path& folder,
          fmt::format("{}-{}.tokens", data.stem().string(), hasher.result().text().substr(0, 16));
 }
 
-/// Waits until no other process makes tokens here. Error where the folder or its lock cannot be
-/// had.
-FileHandle lock_of(const fs::path& folder) {
+/// Waits until no other process of this user makes tokens here, and not for ever. Error where the
+/// folder or its lock cannot be had: another user can open neither.
+FolderLock lock_of(const fs::path& folder) {
   if (user_cache_folder().empty()) {
     throw user_error("dataset", "no folder is known for tokens; set TANDEM_CACHE");
   }
   std::error_code error;
   fs::create_directories(folder, error);
-  FileHandle handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!handle.is_open() || ::flock(handle.get(), LOCK_EX) != 0) {
-    throw user_error("dataset", "{}: {}", folder.string(), std::generic_category().message(errno));
+  const std::string holder =
+      fmt::format("{}, process {}", program_invocation_short_name, ::getpid());
+  try {
+    return {folder, "dataset", holder, kSilence};
+  } catch (const Error& busy) {
+    if (::access(folder.c_str(), W_OK) != 0) {
+      throw;
+    }
+    fmt::print(stderr, "{} (waiting up to {} s)\n", one_line(busy.what()), kPatience.count());
+    (void)std::fflush(stderr);
   }
-  return handle;
+  return {folder, "dataset", holder, kPatience};
 }
 
 std::optional<CachedTokens> open_cached(const fs::path& place, const Tokenizer& tokenizer) {
@@ -83,9 +95,9 @@ CachedTokens cached_tokens(const fs::path& data, const fs::path& folder, const T
     return *std::move(cached);
   }
   std::string lost;  // why they cannot be kept
-  FileHandle lock;
+  std::optional<FolderLock> lock;
   try {
-    lock = lock_of(place.parent_path());
+    lock.emplace(lock_of(place.parent_path()));
   } catch (const Error& error) {
     lost = error.what();
   }

@@ -49,4 +49,18 @@ std::string one_line(std::string_view text) {
   return out;
 }
 
+std::string escaped_lines(std::string_view text) {
+  std::string all;
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    all += one_line(text.substr(0, end));
+    if (end == std::string_view::npos) {
+      break;
+    }
+    all += '\n';
+    text.remove_prefix(end + 1);
+  }
+  return all;
+}
+
 }  // namespace tandem

@@ -224,6 +224,25 @@ TEST(Initialize, SkipsOfAFallingScaleDoNotEndARun) {
       ThrowsError(ExitCode::kBadState, testing::HasSubstr("is the gradient of the input of head")));
 }
 
+// A config that is made in code has met no parser.
+TEST(Initialize, AScaleWhoseInverseIsNotFiniteCommitsNothing) {
+  Config config = parse_config(R"({"train_micro_batch_size_per_gpu": 4,
+    "fp16": {"enabled": true, "loss_scale": 1},
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}})",
+                               "test", 1);
+  config.fp16.loss_scale = 1e-40;
+  InitializeArgs args{.model = toy::model(), .config = std::move(config)};
+  Engine engine(std::move(args));
+  const Batch batch = toy::batch(0);
+  const StepResult result = engine.train_step(std::span(&batch, 1));
+  EXPECT_EQ(result.verdict.outcome, StepOutcome::kSkip);
+  EXPECT_THAT(result.verdict.norm.bad_parameter, testing::HasSubstr("divided by the scale 1e-40"));
+  engine.for_each_parameter([](const ParameterSpec& parameter, std::span<const float> values) {
+    EXPECT_TRUE(std::ranges::all_of(values, [](float x) { return std::isfinite(x); }))
+        << parameter.name;
+  });
+}
+
 TEST(Initialize, Fp16SkipsOverflowsAndFindsItsScale) {
   InitializeArgs args{.model = toy::model(),
                       .config = parse_config(R"({"train_micro_batch_size_per_gpu": 4,

@@ -1,6 +1,10 @@
 // finetune_zero3 on bad input: one line on stderr, the right exit code, nothing left that looks
 // whole.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "engine/device/device_choice.hpp"
+#include "runtime/system/machine.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {
@@ -214,6 +218,56 @@ TEST_F(BadInput, AFullDiskLeavesNoModelThatLooksWhole) {
   EXPECT_THAT(done.err, AllOf(HasSubstr("error: ["), HasSubstr("model")));
   EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
   EXPECT_FALSE(fs::exists(folder_ / "out/model/model.safetensors"));
+}
+
+// What saves and what reads NVMe has threads, too: none of them may be missing in the middle of a
+// run.
+TEST_F(BadInput, ThreadsOfSavesAndOfNvmeAreCountedBeforeTheStart) {
+  const std::vector<std::string> groups = machine::cgroup::folders("pids");
+  const std::string group =
+      groups.empty() ? "" : fmt::format("{}/tandem-test-{}", groups.front(), ::getpid());
+  std::error_code error;
+  if (groups.empty() || !fs::create_directory(group, error)) {
+    GTEST_SKIP() << "no control group of its own can be made here";
+  }
+  const auto with = [&](int most, const std::string& more) {
+    std::ofstream(group + "/pids.max") << most;
+    return shell(fmt::format("echo 0 > '{}/cgroup.procs' && exec '{}' {} --io_backend threads",
+                             group, kTrainer, flags(more)));
+  };
+  for (const std::string& more :
+       {std::string("--save_every 1"),
+        fmt::format("--save_every 1 --placement nvme --nvme_path '{}'", path(""))}) {
+    int refused = 0;
+    Finished done;
+    for (int most = 4; most < 40; ++most) {  // from too few to enough
+      fs::remove_all(path("out"));
+      done = with(most, more);
+      if (done.code == 0) {
+        break;
+      }
+      ++refused;
+      EXPECT_EQ(done.code, 3) << most << ": " << done.err;
+      EXPECT_THAT(done.err, HasSubstr("error: [limits] "));
+      EXPECT_EQ(done.out.find("Step "), std::string::npos) << done.out;
+    }
+    EXPECT_GT(refused, 0);
+    EXPECT_EQ(done.code, 0);
+    EXPECT_THAT(done.out, HasSubstr("checkpoint of step 1 in "));
+  }
+  ::rmdir(group.c_str());
+}
+
+// Each of them was another seed, without a word.
+TEST_F(BadInput, ASeedOutOfRangeIsRefused) {
+  for (const char* seed :
+       {"-1", "18446744073709551616", "99999999999999999999999", "1.5", "1e3", ""}) {
+    const Finished refused = shell(fmt::format("'{}' {} --seed '{}'", kTrainer, flags(), seed));
+    EXPECT_EQ(refused.code, 2) << seed;
+    EXPECT_THAT(refused.err, HasSubstr("--seed")) << seed;
+    EXPECT_EQ(std::count(refused.err.begin(), refused.err.end(), '\n'), 1) << refused.err;
+    EXPECT_FALSE(fs::exists(folder_ / "out"));
+  }
 }
 
 TEST_F(BadInput, NumbersThatNothingHas) {

@@ -99,7 +99,7 @@ TEST_F(LostReports, ARemovedFolderIsSaidOnceAndTheModelSaved) {
   const pid_t process = start(command("run", 3000), "run");
   wait_for("run", "Step    3");
   fs::remove_all(path("run"));
-  EXPECT_EQ(end_of(process), 1) << log_of("run");
+  EXPECT_EQ(end_of(process), 6) << log_of("run");
   const std::string log = log_of("run");
   const std::size_t at = log.find("warning: [metrics]");
   ASSERT_NE(at, std::string::npos) << log;
@@ -171,6 +171,71 @@ TEST_F(LostReports, ASignalBeforeTheFirstStepIsSaid) {
   EXPECT_EQ(end_of(process), 128 + SIGTERM);
   EXPECT_EQ(log_of("run"),
             "error: [signal] SIGTERM came before the first step; nothing was trained or saved\n");
+}
+
+constexpr const char* kAnswer =
+    "signal   the run ends after this step and saves its model and a checkpoint; ";
+
+TEST_F(LostReports, ASignalIsAnsweredAndTwoAtOnceAreOneRequest) {
+  for (const int signal : {SIGINT, SIGTERM, SIGXCPU}) {
+    const std::string output = fmt::format("run{}", signal);
+    const pid_t process = start(
+        "env TANDEM_FAULT=0:sleep0.5:step:5 " + command(output, 100'000, "--save_every 100000"),
+        output);
+    wait_for(output, "[fault] sleep0.5");
+    ::kill(process, signal);
+    wait_for(output, kAnswer);  // while the step still stands
+    EXPECT_THAT(log_of(output), ::testing::Not(HasSubstr("checkpoint of step")));
+    ::kill(process, signal);
+    EXPECT_EQ(end_of(process), 128 + (signal == SIGXCPU ? SIGTERM : signal)) << log_of(output);
+    EXPECT_THAT(log_of(output), HasSubstr("the same command with --resume auto goes on"));
+    EXPECT_FALSE(weights(output + "/model").empty());
+  }
+}
+
+TEST_F(LostReports, ASignalThatComesALaterSecondTimeEndsTheRunAtOnce) {
+  const pid_t process =
+      start("env TANDEM_FAULT=0:sleep1000:step:5 " + command("run", 100'000, "--save_every 100000"),
+            "run");
+  wait_for("run", "[fault] sleep1000");
+  ::kill(process, SIGINT);
+  wait_for("run", kAnswer);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1'100));
+  ::kill(process, SIGXCPU);  // a batch system's warning comes again and again, and demands nothing
+  ::kill(process, SIGTERM);
+  EXPECT_EQ(end_of(process), -SIGTERM);
+  EXPECT_THAT(log_of("run"),
+              HasSubstr("a second signal came; the run ends at once, as last saved"));
+}
+
+TEST_F(LostReports, NamesOfFoldersAreNoCommandsToATerminal) {
+  const std::string name = "a\x1b[31m\nzz";
+  const auto expect_plain = [](const Finished& done) {
+    EXPECT_EQ(done.code, 0) << done.err;
+    EXPECT_EQ(done.out.find('\x1b'), std::string::npos) << done.out;
+    EXPECT_EQ(done.out.find("\nzz"), std::string::npos) << done.out;
+    EXPECT_THAT(done.out, HasSubstr("a\\x1b[31m\\nzz"));
+  };
+  expect_plain(run(name, 2, "--save_every 1"));
+  expect_plain(run(name, 4, "--save_every 1 --resume auto"));
+  expect_plain(shell(fmt::format("'{}/tandem' report '{}'", TANDEM_BIN_DIR, path(name))));
+  for (const char* what : {"show", "verify"}) {
+    expect_plain(
+        shell(fmt::format("'{}/tandem' checkpoint {} '{}'", TANDEM_BIN_DIR, what, path(name))));
+  }
+}
+
+// No restart of it: all that it was started for is there.
+TEST_F(LostReports, ARunThatLostAReportIsNotTrainedAgain) {
+  fs::create_directories(path("run/notes.txt"));
+  const Finished done = shell(fmt::format("'{}/tandem' launch -n 2 --max_restarts 2 -- {}",
+                                          TANDEM_BIN_DIR, command("run", 4)));
+  EXPECT_EQ(done.code, 6) << done.err;
+  EXPECT_THAT(done.err, AllOf(HasSubstr("its exit code will be 6"),
+                              HasSubstr("rank 0 of 2 trained and saved, and lost a report"),
+                              ::testing::Not(HasSubstr("restart"))));
+  EXPECT_EQ(column("run", "step").size(), 4U);
+  EXPECT_FALSE(weights("run/model").empty());
 }
 
 TEST_F(LostReports, WeightsThatAreNoNumbersAreNamedWhenTheyAreRead) {

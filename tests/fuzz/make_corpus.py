@@ -4,6 +4,7 @@
 Needs torch, safetensors and xxhash (the project's .venv). What is written is the same every time.
 """
 
+import gzip
 import io
 import json
 import lzma
@@ -233,9 +234,51 @@ def make_peers():
         put("shm", f"hello-{mode:x}", bytes([mode]))
 
 
+def make_runs():
+    """What a run's folder, its launcher and its status socket hold or say."""
+    order = ["h", "", 0, 1, 2, 0, 2, 0, 1, 0, 0, 30000, 0, "127.0.0.1", "s" * 64, "/", "", 1, "A=b\\nc", 2, "true", "x"]
+    put("order", "order", "\0" + "".join(f"{field}\n" for field in order))
+    for number, news in enumerate(("ready 10.0.0.1 29500", "failed 1 137 0", "failed 0 4 -1", "stopped 1", "runs 1",
+                                   "ended 7 rank 1 of 2 exited with code 7", "refused 2 [launch] no folder /x")):
+        put("order", f"news-{number}", "\1" + news)
+    put("hosts", "hostfile", "\0# two\nb slots=2\n  a.local \t slots=1 # old\r\n")
+    put("hosts", "hosts", "\1a:2,b,c:8")
+    put("hosts", "include", "\2a:4,b:4\0a@b:1,3")
+    put("hosts", "exclude", "\3a:4,b:4\0b:0")
+    put("hosts", "variables", "\4# x\nNCCL_DEBUG=INFO\nA = b=c\n")
+    mark = '{{"ph":"i","pid":1,"tid":1,"ts":{},"args":{{"step":{}}}}},\n'
+    span = '{"ph":"X","name":"forward","pid":1,"tid":2,"ts":10,"dur":5.5},\n'
+    name = '{"ph":"M","name":"thread_name","pid":1,"tid":2,"args":{"name":"compute"}},\n'
+    head = '{"displayTimeUnit":"ms","otherData":{"end_ns":50000},"traceEvents":[\n'
+    put("trace", "whole", head + name + mark.format(0, 1) + span + mark.format(20, 2) + mark.format(40, 3) + "]}\n")
+    put("trace", "packed", gzip.compress((head + name + mark.format(0, 1) + span + "]}\n").encode(), mtime=0))
+    line = '{"step":%d,"loss":2.5,"lr":0.1,"grad_norm":1,"verdict":"%s","speculated":true}\n'
+    metrics = line % (1, "commit") + line % (2, "rollback") + '{"step":2,"eval_loss":"NaN"}\n'
+    put("run_report", "run", metrics + '\0{"ended":"done","memory":{"host":{"predicted_bytes":1}}}\0notes\nof it\n')
+    put("cut_metrics", "metrics", "\0" + metrics + line % (30, "skip"))
+    put("cut_metrics", "rows", "\2step,loss\n1,2.5\n30,2.25\n")
+    event = b"\x09" + bytes(8) + b"\x10\x14"
+    put("cut_metrics", "events", b"\1" + struct.pack("<QI", len(event), 0) + event + bytes(4))
+    put("top", "actors", json.dumps({"scopes": [{"tasks": [{"name": "step", "awaits": "x.cpp:1", "since_s": 0.5}]}],
+                                     "actors": [{"name": "optimizer", "depth": 2}]}))
+    put("status", "get", "GET /step HTTP/1.0\r\n\r\n")
+    put("status", "others", "POST /x?y HTTP/1.1\nHost: a\n\n")
+    for number, lines in enumerate((
+            ("RANK=1", "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500"),
+            ("SLURM_PROCID=3", "SLURM_NTASKS=4", "SLURM_LOCALID=1", "SLURM_NTASKS_PER_NODE=2", "SLURM_JOB_ID=77",
+             "SLURM_STEP_NODELIST=n[003-010,12],other"),
+            ("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_RANK=0",
+             "OMPI_COMM_WORLD_LOCAL_SIZE=2"))):
+        put("variables", f"launcher-{number}", "\n".join(lines) + "\n")
+    put("sim_spec", "all", "compute=2T,h2d=50GB,d2h=50GB,hbm=3TB,memory=16GB,latency=10us")
+    put("bandwidths", "two", "a machine\t5.5e9\nanother\tx\n")
+    entry = struct.pack("<QqQQQ", 1, 10, 11 | 0xffffffff << 32, 7, 4096)
+    put("flight", "ring", (struct.pack("<Q", 1) + bytes(56) + entry) * 2)
+
+
 def main():
     shutil.rmtree(CORPUS, ignore_errors=True)
-    for make in (make_tokenizers, make_configs, make_deepspeed, make_data, make_checkpoints, make_token_files, make_peers):
+    for make in (make_tokenizers, make_configs, make_deepspeed, make_data, make_checkpoints, make_token_files, make_peers, make_runs):
         make()
     size = sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file())
     print(f"{size} bytes in {CORPUS}")

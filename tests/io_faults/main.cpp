@@ -239,7 +239,8 @@ class Campaign {
       ours = ours && (line.starts_with("error: [") || line.starts_with("warning: [") ||
                       line.starts_with("checkpoint of step "));
     }
-    const bool clear = code == 0 || ((code == 1 || code == 2 || code == 3) && count >= 1);
+    const bool clear =
+        code == 0 || ((code == 1 || code == 2 || code == 3 || code == 6) && count >= 1);
     note(tally_.unclear, !clear || !ours || count > 2,
          fmt::format("exit code {}, {} lines", code, count));
   }

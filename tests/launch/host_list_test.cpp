@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/support/throws_error.hpp"
@@ -70,6 +71,43 @@ TEST_F(HostList, SaysWhatIsWrongWithAHostfile) {
   EXPECT_THAT(error_text([&] { (void)read_hostfile(folder_ + "/none"); }),
               HasSubstr("/none: No such file or directory"));
   EXPECT_THAT(error_text([&] { (void)read_hostfile(folder_); }), HasSubstr("Is a directory"));
+}
+
+// A FIFO may have no writer, and a device no end.
+TEST_F(HostList, OnlyOrdinaryFilesAreRead) {
+  const std::string fifo = folder_ + "/fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& path : {fifo, std::string("/dev/zero"), std::string("/dev/null")}) {
+    EXPECT_THAT(error_text([&] { (void)read_hostfile(path); }),
+                HasSubstr("it is no ordinary file"));
+  }
+  const std::string large = file(std::string((16 << 20) + 1, '#'));
+  EXPECT_THAT(error_text([&] { (void)read_hostfile(large); }), HasSubstr("more than 16 MiB"));
+  const std::string name = file(std::string(300, 'a') + " slots=1\n");
+  const std::string said = error_text([&] { (void)read_hostfile(name); });
+  EXPECT_THAT(said, HasSubstr("is no host's name"));
+  EXPECT_LT(said.size(), 400U);
+}
+
+// Each of these takes minutes where names are compared with all others.
+TEST_F(HostList, AHundredThousandHostsAreReadInLinearTime) {
+  std::string lines;
+  std::string chosen;
+  std::string variables;
+  for (int host = 0; host < 100'000; ++host) {
+    lines += fmt::format("h{} slots=1\n", host);
+    chosen += fmt::format("{}h{}", host == 0 ? "" : "@", host);
+    variables += fmt::format("V{}={}\n", host, host);
+  }
+  const std::vector<HostSlots> hosts = read_hostfile(file(lines));
+  EXPECT_EQ(hosts.size(), 100'000U);
+  EXPECT_EQ(choose_slots(hosts, chosen, "").size(), 100'000U);
+  EXPECT_LT(error_text([&] { (void)choose_slots(hosts, "none", ""); }).size(), 300U);
+  (void)file(variables + "V7=last\n", ".deepspeed_env");
+  ::setenv("HOME", folder_.c_str(), 1);
+  const NamesAndValues all = read_deepspeed_env();
+  EXPECT_EQ(all.size(), 100'000U);
+  EXPECT_EQ(all.back(), (std::pair<std::string, std::string>("V7", "last")));
 }
 
 TEST_F(HostList, ReadsHostsOfACommandLine) {

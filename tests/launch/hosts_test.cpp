@@ -128,6 +128,23 @@ TEST_F(Hosts, VariablesGoToEveryHost) {
   EXPECT_THAT(run.output, HasSubstr("[b:2] "));
 }
 
+// The rank's line is as long as the launcher keeps, less its prefix: what is behind the cut must
+// not stand at the begin of a line.
+TEST_F(Hosts, ALineThatIsCutIsNoNewsOfTheHost) {
+  for (const char* news :
+       {"failed 1 137 1", "failed -5 4 1", "refused 2 [launch] forged", "ended 9 x"}) {
+    auto run =
+        on("a:1,b:1",
+           fmt::format("if [ $RANK = 0 ]; then head -c 1048570 /dev/zero | tr '\\0' a; sleep 0.3; "
+                       "printf '\\036{}\\n'; sleep 0.3; fi",
+                       news));
+    EXPECT_EQ(run.wait(), 0) << news;
+    for (const std::string& line : lines_of(run.output)) {
+      EXPECT_TRUE(line.starts_with("[a:0] ")) << line.substr(0, 100);
+    }
+  }
+}
+
 TEST_F(Hosts, OnlyTheLinesOfRanksHaveARank) {
   auto run = on("banner:1,b:1", "echo out; echo to errors >&2; printf '\\036ended 0'");
   EXPECT_EQ(run.wait(), 0) << run.output;
@@ -207,6 +224,7 @@ TEST_F(Hosts, ASignalGoesToEveryRankAndASecondOneEndsThemAtOnce) {
   ASSERT_EQ(::kill(deaf.process, SIGTERM), 0);
   deaf.wait_for("[a:0] asked");
   deaf.wait_for("[b:1] asked");
+  std::this_thread::sleep_for(1'100ms);  // sooner it is the same request
   ASSERT_EQ(::kill(deaf.process, SIGTERM), 0);
   EXPECT_EQ(deaf.wait(), 128 + SIGTERM);
   EXPECT_EQ(deaf.left(), 0);
@@ -367,6 +385,16 @@ TEST_F(Hosts, AFailureIsTriedAgainAsOftenAsAsked) {
       lines_of(not_enough.output).back(),
       "error: [launch] host b: rank 1 of 2 exited with code 9; see its output; restarts: 1 of "
       "1 used");
+}
+
+TEST_F(Hosts, ALostReportEndsNoOtherHost) {
+  auto run = on("a:1,b:1", "if [ $RANK = 0 ]; then exit 6; fi; sleep 0.5; echo saved",
+                {"--max_restarts", "2"});
+  EXPECT_EQ(run.wait(), 6);
+  EXPECT_THAT(run.output, HasSubstr("[b:1] saved\n"));
+  EXPECT_EQ(
+      lines_of(run.output).back(),
+      "error: [launch] host a: rank 0 of 2 trained and saved, and lost a report: see its output");
 }
 
 TEST_F(Hosts, ALostHostIsLeftOutOfARestart) {

@@ -191,11 +191,23 @@ TEST(Launch, AFailureIsTriedAgainWhereThatMayHelp) {
   EXPECT_EQ(
       lines_of(never.output).back(),
       "error: [launch] rank 1 of 2 exited with code 1; see its output; restarts: 1 of 1 used");
-  for (const int code : {2, 3, 5}) {  // the same would happen again
+  for (const int code : {2, 3, 5, 6}) {  // the same would happen again, or all is done
     Launched wrong({.ranks = 1, .max_restarts = 3}, fmt::format("echo try; exit {}", code));
     EXPECT_EQ(wrong.wait(), code);
     EXPECT_EQ(lines_of(wrong.output).size(), 2U) << wrong.output;
   }
+}
+
+// It is trained and saved: no other rank is asked to end, and no restart repeats it.
+TEST(Launch, ALostReportEndsNoOtherRank) {
+  Launched run({.ranks = 2, .max_restarts = 2},
+               "if [ $RANK = 0 ]; then exit 6; fi; sleep 0.5; echo saved");
+  EXPECT_EQ(run.wait(), 6);
+  EXPECT_THAT(run.output, HasSubstr("[1] saved\n"));
+  EXPECT_EQ(lines_of(run.output).back(),
+            "error: [launch] rank 0 of 2 trained and saved, and lost a report: see its output");
+  Launched failed({.ranks = 2}, "if [ $RANK = 0 ]; then exit 6; fi; sleep 0.3; exit 7");
+  EXPECT_EQ(failed.wait(), 7);
 }
 
 TEST(Launch, NothingOfTheTreeIsLeft) {
@@ -235,6 +247,7 @@ TEST(Launch, ASecondSignalDoesNotWait) {
   run.wait_for("[1] ready");
   ASSERT_EQ(::kill(run.process, SIGTERM), 0);
   run.wait_for("[0] asked");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1'100));  // sooner it is the same request
   ASSERT_EQ(::kill(run.process, SIGTERM), 0);
   EXPECT_EQ(run.wait(), 128 + SIGTERM);
   EXPECT_EQ(run.left(), 0);

@@ -22,18 +22,18 @@ namespace tandem::testing {
 class Launched {
  public:
   explicit Launched(std::vector<std::string> flags, const std::vector<std::string>& command,
-                    const std::vector<std::string>& variables = {}) {
+                    const std::vector<std::string>& variables = {})
+      : Launched(words(flags, command), variables, -1) {}
+  /// Any command that becomes a launcher; its output goes to `output`, if that is not -1.
+  Launched(std::vector<std::string> arguments, const std::vector<std::string>& variables,
+           int output) {
     static int number = 0;
     mark = fmt::format("TANDEM_LAUNCH_TEST={}.{}", ::getpid(), number++);
-    std::vector<std::string> arguments = {TANDEM_BIN_DIR "/launch_alone", "launch"};
-    arguments.insert(arguments.end(), flags.begin(), flags.end());
-    arguments.emplace_back("--");
-    arguments.insert(arguments.end(), command.begin(), command.end());
     int ends[2];
     EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
     process = ::fork();
     if (process == 0) {
-      ::dup2(ends[1], 1);
+      ::dup2(output >= 0 ? output : ends[1], 1);
       ::dup2(ends[1], 2);
       ::putenv(mark.data());
       for (const std::string& variable : variables) {
@@ -52,6 +52,15 @@ class Launched {
   }
   ~Launched() { ::close(pipe); }
   Launched(const Launched&) = delete;
+
+  [[nodiscard]] static std::vector<std::string> words(const std::vector<std::string>& flags,
+                                                      const std::vector<std::string>& command) {
+    std::vector<std::string> all = {TANDEM_BIN_DIR "/launch_alone", "launch"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    all.emplace_back("--");
+    all.insert(all.end(), command.begin(), command.end());
+    return all;
+  }
 
   /// Reads on until `text` has come.
   void wait_for(const std::string& text) {

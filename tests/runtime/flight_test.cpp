@@ -3,11 +3,14 @@
 #include "runtime/flight.hpp"
 
 #include <csignal>
+#include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -113,6 +116,31 @@ TEST(Flight, ARingOutlivesItsProcess) {
   ASSERT_EQ(ring->entries().size(), 1U);
   EXPECT_EQ(ring->entries()[0].number, 811U);
   ::close(file);
+}
+
+// Who maps it would end by a SIGBUS.
+TEST(Flight, ARingCannotBeCutShort) {
+  const int file = make_ring_file();
+  EXPECT_EQ(::ftruncate(file, 0), -1);
+  EXPECT_EQ(::ftruncate(file, sizeof(Ring) + 1), -1);
+  const int unsealed = ::memfd_create("ring", MFD_CLOEXEC);
+  ASSERT_EQ(::ftruncate(unsealed, sizeof(Ring)), 0);
+  const auto made = std::make_unique<Ring>();
+  ASSERT_EQ(::pwrite(unsealed, made.get(), sizeof(Ring), 0), static_cast<ssize_t>(sizeof(Ring)));
+  EXPECT_EQ(map_ring(unsealed), nullptr);
+  ::close(unsealed);
+  ::close(file);
+}
+
+// A rank may write anything into its ring.
+TEST(Flight, TimesOfAnotherAgeOverflowNothing) {
+  for (const std::int64_t time_ns : {INT64_MIN, INT64_MAX}) {
+    const std::vector<Entry> entries = {
+        {.what = What::kAllGather, .edge = Edge::kBegins, .number = 1, .time_ns = time_ns}};
+    EXPECT_FALSE(describe(entries, -time_ns - 1).empty());
+    EXPECT_FALSE(last_of(entries, -time_ns - 1).empty());
+    EXPECT_TRUE(explain({entries, {}}, -time_ns - 1).has_value());
+  }
 }
 
 TEST(Flight, AnotherFileIsNoRing) {

@@ -147,7 +147,7 @@ void print_json(const Shown& shown) {
 void print_text(const Shown& shown) {
   const RunState& state = shown.state;
   const auto line = [](std::string_view name, const std::string& text) {
-    fmt::print("{:<11} {}\n", name, text);
+    fmt::print("{:<11} {}\n", one_line(name), one_line(text));
   };
   const auto or_unknown = [](const std::string& text) { return text.empty() ? "not known" : text; };
   line("checkpoint", shown.held.folder);
@@ -200,7 +200,7 @@ int verify(const std::string& folder) {
     faults.insert(faults.end(), verified.faults.begin(), verified.faults.end());
     if (verified.faults.empty()) {
       fmt::print(
-          "{}{} files, {} tensors, {:.3g} GB: {}\n", path == folder ? "" : path + ": ",
+          "{}{} files, {} tensors, {:.3g} GB: {}\n", path == folder ? "" : one_line(path) + ": ",
           verified.files, verified.tensors, static_cast<double>(verified.bytes) / 1e9,
           in_slices ? "as saved; " + slices_text(read_checkpoint(path, in_slices).held) : "whole");
     }
@@ -226,7 +226,7 @@ int gather(const std::vector<std::string>& sources, const std::string& output) {
   for (const std::string& note : gathered.notes) {
     fmt::print(stderr, "{}\n", one_line(note));
   }
-  fmt::print("{}: step {}, of {} folders\n", output, gathered.step, gathered.folders);
+  fmt::print("{}: step {}, of {} folders\n", one_line(output), gathered.step, gathered.folders);
   return 0;
 }
 

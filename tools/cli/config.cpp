@@ -14,6 +14,7 @@
 #include "models/causal_lm.hpp"
 #include "models/hub_paths.hpp"
 #include "models/io/hf_config.hpp"
+#include "runtime/util/one_line.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {
@@ -61,7 +62,7 @@ int run_config(int argc, char** argv) {
   const Config config = finetune_config(flags, DeviceKind::kCpu, world_size, sources);
   fmt::print("{}\n", resolved_json(config));
   for (const std::string& line : report_lines(config)) {
-    fmt::print("{}\n", line);
+    fmt::print("{}\n", one_line(line));
   }
   return 0;
 }

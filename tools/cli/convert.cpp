@@ -18,6 +18,7 @@
 #include "models/convert/tandem_checkpoint.hpp"
 #include "models/save_weights.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/one_line.hpp"
 #include "tools/cli/checkpoint_folders.hpp"
 #include "tools/cli/commands.hpp"
 
@@ -130,10 +131,10 @@ int run_convert(int argc, char** argv) {
     write_in_other_form(checkpoint, folder, texts, type_by_name(dtype), to);
   }
   for (const std::string& note : notes) {
-    fmt::print("left out: {}\n", note);
+    fmt::print("left out: {}\n", one_line(note));
   }
-  fmt::print("{}: {} tensors of step {}, from {} to {}\n", target, checkpoint.tensors.size(),
-             checkpoint.global_steps, checkpoint.kind, to);
+  fmt::print("{}: {} tensors of step {}, from {} to {}\n", one_line(target),
+             checkpoint.tensors.size(), checkpoint.global_steps, checkpoint.kind, to);
   return 0;
 }
 

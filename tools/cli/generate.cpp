@@ -17,6 +17,7 @@
 #include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
 #include "examples/support/program.hpp"
+#include "examples/support/seed_flag.hpp"
 #include "models/io/tokenizer/text_stream.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/util/error.hpp"
@@ -72,7 +73,7 @@ void add_flags(CLI::App& app, Flags& f) {
                  "with --temperature, draw among the most likely tokens of this probability")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  app.add_option("--seed", f.seed, "of what is drawn")->capture_default_str();
+  add_seed(app, f.seed, "of what is drawn");
   app.add_option("--dtype", f.dtype, "compute type")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();

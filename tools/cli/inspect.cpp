@@ -168,7 +168,7 @@ int run_inspect(int argc, char** argv) {
     print_json(*opened.tokens, tokenizer, all ? opened.tokens->size() : flags.records);
     return 0;
   }
-  fmt::print("data     {}: {}; {}\n", flags.dataset_name, opened.masks.text(),
+  fmt::print("data     {}: {}; {}\n", one_line(flags.dataset_name), opened.masks.text(),
              one_line(opened.how));
   print_lengths(*opened.tokens, flags.max_length > 0 ? flags.max_length : kDefaultRow);
   print_refusal(opened, flags.dataset_name);

@@ -10,6 +10,7 @@
 #include "models/hub_paths.hpp"
 #include "models/merge_adapters.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/one_line.hpp"
 #include "tools/cli/checkpoint_folders.hpp"
 #include "tools/cli/commands.hpp"
 
@@ -41,8 +42,8 @@ int run_merge(int argc, char** argv) {
   }
   const MergedAdapters merged = merge_adapters(adapters, resolve_model_folder(base), folder);
   fmt::print(
-      "{}: {} matrices of {} with their adapters of rank {}, scale {:.4g}{}\n", output,
-      merged.adapted, base, adapters.lora().rank, adapters.lora().scale(),
+      "{}: {} matrices of {} with their adapters of rank {}, scale {:.4g}{}\n", one_line(output),
+      merged.adapted, one_line(base), adapters.lora().rank, adapters.lora().scale(),
       merged.replaced == 0 ? "" : fmt::format("; {} tensors replaced as a whole", merged.replaced));
   return 0;
 }

@@ -35,6 +35,7 @@
 #include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
+#include "runtime/util/one_line.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {
@@ -234,7 +235,7 @@ class Parity {
   }
 
   void skip(const std::string& name, const std::string& why) const {
-    fmt::print("{} skipped: {}\n", name, why);
+    fmt::print("{} skipped: {}\n", one_line(name), one_line(why));
   }
 
   /// `limit` names the entry of tolerances.json; `relative`: it bounds max_rel, else max_abs.
@@ -243,7 +244,7 @@ class Parity {
     const auto found = limits_.find(limit);
     if (found == limits_.end()) {
       without_limits_ = true;
-      fmt::print("{} max_abs={:.3g} max_rel={:.3g} limit=none\n", name, abs, rel);
+      fmt::print("{} max_abs={:.3g} max_rel={:.3g} limit=none\n", one_line(name), abs, rel);
       return;
     }
     judge(name, abs, rel, relative ? rel : abs, found->second);
@@ -260,8 +261,8 @@ class Parity {
   void judge(const std::string& name, double abs, double rel, double value, double limit) {
     const bool pass = value <= limit;
     failed_ |= !pass;
-    fmt::print("{} max_abs={:.3g} max_rel={:.3g} limit={:.3g} {}\n", name, abs, rel, limit,
-               pass ? "PASS" : "FAIL");
+    fmt::print("{} max_abs={:.3g} max_rel={:.3g} limit={:.3g} {}\n", one_line(name), abs, rel,
+               limit, pass ? "PASS" : "FAIL");
   }
 
   std::optional<SafetensorsFile> open(const char* name) const {

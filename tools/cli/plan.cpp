@@ -20,6 +20,7 @@
 #include "models/hub_paths.hpp"
 #include "models/io/hf_config.hpp"
 #include "runtime/device/gpu_probe.hpp"
+#include "runtime/util/one_line.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {
@@ -232,11 +233,13 @@ int run_plan(int argc, char** argv) {
     fmt::print(
         "{} ({}): {:.2f} billion parameters, {}, ZeRO stage {}, {} rank{}, {} x {} tokens per "
         "micro-batch, {}, optimizer state {}\n{}\n\n{}",
-        flags.model_name, shape.model_type, static_cast<double>(plan.memory().parameters) / 1e9,
-        name_of(config.precision()), config.zero.stage, flags.world_size,
-        flags.world_size == 1 ? "" : "s", std::max<std::int64_t>(1, config.batch.micro_batch_size),
-        length, device == DeviceKind::kCpu ? "on the CPU" : "on an accelerator",
-        name_of(flags.engine.state_layout), plan.placement_text(), plan.report.text(plan.limits));
+        one_line(flags.model_name), one_line(shape.model_type),
+        static_cast<double>(plan.memory().parameters) / 1e9, name_of(config.precision()),
+        config.zero.stage, flags.world_size, flags.world_size == 1 ? "" : "s",
+        std::max<std::int64_t>(1, config.batch.micro_batch_size), length,
+        device == DeviceKind::kCpu ? "on the CPU" : "on an accelerator",
+        name_of(flags.engine.state_layout), escaped_lines(plan.placement_text()),
+        escaped_lines(plan.report.text(plan.limits)));
   }
   if (flags.hosts > 0) {
     print_hosts(work_of_hosts(make_causal_lm(shape, flags.leaf_module, 0, trained_parts(flags)),
@@ -244,7 +247,7 @@ int run_plan(int argc, char** argv) {
                 flags);
   }
   if (plan.report.lacks && !flags.json) {
-    fmt::print("{}", cause_of_activations(shape, plan, plan_of));
+    fmt::print("{}", escaped_lines(cause_of_activations(shape, plan, plan_of)));
   }
   std::fflush(stdout);
   require_fit(plan.report, plan.limits, false);

@@ -9,6 +9,7 @@
 
 #include "examples/support/program.hpp"
 #include "examples/support/report/run_report.hpp"
+#include "runtime/util/one_line.hpp"
 #include "tools/cli/commands.hpp"
 
 namespace tandem {
@@ -27,7 +28,7 @@ int run_report(int argc, char** argv) {
     output = runs.size() == 1 ? std::filesystem::path(runs[0]) / "report.html" : "report.html";
   }
   write_report({runs.begin(), runs.end()}, output);
-  fmt::print("{}\n", output);
+  fmt::print("{}\n", one_line(output));
   return 0;
 }
 

@@ -5,10 +5,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <deque>
 #include <filesystem>
-#include <fstream>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -17,22 +16,21 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <simdjson.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "actors/storage/file.hpp"
 #include "engine/memory/memory_plan.hpp"
 #include "examples/support/console.hpp"
 #include "examples/support/program.hpp"
+#include "runtime/system/bounded_lines.hpp"
 #include "runtime/system/owned_descriptor.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/one_line.hpp"
+#include "runtime/util/split.hpp"
 #include "tools/cli/commands.hpp"
+#include "tools/cli/status_client.hpp"
 
 namespace tandem {
 namespace {
@@ -41,42 +39,7 @@ namespace fs = std::filesystem;
 using simdjson::dom::element;
 
 constexpr std::size_t kCurveColumns = 60;
-constexpr std::size_t kShownTasks = 8;
-
-/// The body of `GET page`, where something answers at the address.
-std::optional<std::string> get(const std::string& address, const std::string& page) {
-  const std::size_t colon = address.rfind(':');
-  const bool is_port = colon != std::string::npos && address.find('/') == std::string::npos;
-  const OwnedDescriptor socket(
-      ::socket(is_port ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval patience{.tv_sec = 2, .tv_usec = 0};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  int failed = -1;
-  if (is_port) {
-    sockaddr_in to{};
-    to.sin_family = AF_INET;
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    to.sin_port = htons(static_cast<std::uint16_t>(std::atoi(address.c_str() + colon + 1)));
-    failed = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to));
-  } else if (sockaddr_un to{}; address.size() < sizeof(to.sun_path)) {
-    to.sun_family = AF_UNIX;
-    std::memcpy(to.sun_path, address.c_str(), address.size() + 1);
-    failed = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to));
-  }
-  const std::string request = "GET " + page + " HTTP/1.0\r\n\r\n";
-  if (failed != 0 || ::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) {
-    return std::nullopt;
-  }
-  std::string answer;
-  std::array<char, 4096> chunk{};
-  for (ssize_t got = 0; (got = ::recv(socket.get(), chunk.data(), chunk.size(), 0)) > 0;) {
-    answer.append(chunk.data(), static_cast<std::size_t>(got));
-  }
-  const std::size_t body = answer.find("\r\n\r\n");
-  return body == std::string::npos || answer.find(" 200 ") > body
-             ? std::nullopt
-             : std::optional(answer.substr(body + 4));
-}
+constexpr std::size_t kMostLine = std::size_t{1} << 20;
 
 /// What metrics.jsonl says, read on from where it was left.
 class Steps {
@@ -84,16 +47,26 @@ class Steps {
   explicit Steps(fs::path path) : path_(std::move(path)) {}
 
   void read_on() {
-    std::ifstream file(path_, std::ios::binary);
-    file.seekg(0, std::ios::end);
-    const auto bytes = static_cast<std::int64_t>(file.tellg());
-    if (bytes < at_) {  // a run that began anew
+    OwnedDescriptor file = open_ordinary_file(path_.string());
+    struct stat about{};
+    if (file.get() < 0 || ::fstat(file.get(), &about) != 0) {
+      return;
+    }
+    if (about.st_size < at_) {  // a run that began anew
       *this = Steps(path_);
     }
-    file.seekg(at_);
-    for (std::string line; std::getline(file, line) && !file.eof();) {
-      at_ += static_cast<std::int64_t>(line.size()) + 1;
-      take(line);
+    std::vector<char> buffer(kMostLine);
+    for (ssize_t got = 0; (got = ::pread(file.get(), buffer.data(), buffer.size(), at_)) > 0;) {
+      std::string_view text(buffer.data(), static_cast<std::size_t>(got));
+      const std::size_t whole = text.rfind('\n') + 1;  // npos + 1 is 0
+      if (whole == 0 && text.size() < buffer.size()) {
+        return;  // a line under way
+      }
+      // A line that fills the buffer is none of a run's: it is left out, piece by piece.
+      at_ += static_cast<std::int64_t>(whole == 0 ? text.size() : whole);
+      for (const std::string_view line : split(text.substr(0, whole), '\n')) {
+        take(line);
+      }
     }
   }
 
@@ -107,10 +80,12 @@ class Steps {
   std::deque<double> recent_s;  // times of the last steps
 
  private:
-  void take(const std::string& line) {
+  void take(std::string_view line) {
     constexpr std::size_t kRecent = 50;
     element of_line;
-    if (parser_->parse(line).get(of_line) != simdjson::SUCCESS) {
+    if (line.empty() ||
+        parser_->parse(simdjson::padded_string(line)).get(of_line) != simdjson::SUCCESS ||
+        !of_line.is_object()) {
       return;
     }
     double number = 0;
@@ -176,9 +151,11 @@ std::string curve(const std::vector<double>& losses) {
 
 /// What the run said before its first step.
 std::string notes_of(const std::string& run) {
-  const fs::path path = fs::path(run) / "notes.txt";
-  constexpr std::uint64_t kMostBytes = 1 << 20;
-  return fs::exists(path) ? read_file(path, "top", kMostBytes) : "";
+  const OwnedDescriptor file = open_ordinary_file(run + "/notes.txt");
+  std::string text(file.get() < 0 ? 0 : kMostLine, 0);
+  const ssize_t got = file.get() < 0 ? 0 : ::pread(file.get(), text.data(), text.size(), 0);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  return text;
 }
 
 /// "900 steps = 1 epoch of ..." in what the run said before its first step; 0: it did not.
@@ -191,50 +168,14 @@ std::int64_t steps_of(const std::string& notes) {
   return std::atoll(notes.c_str() + begin);
 }
 
-/// Tasks by how long they wait, and mailboxes with messages.
-std::string waits(const std::string& json) {
-  simdjson::dom::parser parser;
-  element all;
-  if (parser.parse(json).get(all) != simdjson::SUCCESS) {
-    return {};
-  }
-  struct Wait {
-    double since_s;
-    std::string line;
-  };
-  std::vector<Wait> found;
-  for (const element scope : all["scopes"].get_array()) {
-    for (const element task : scope["tasks"].get_array()) {
-      double since_s = 0;
-      if (task["since_s"].get(since_s) == simdjson::SUCCESS) {
-        found.push_back(
-            {since_s, fmt::format("{:9.3f} s  {:<20} {}", since_s, std::string_view(task["name"]),
-                                  std::string_view(task["awaits"]))});
-      }
-    }
-  }
-  std::ranges::sort(found, std::greater(), &Wait::since_s);
-  found.resize(std::min(found.size(), kShownTasks));
-  std::string text = "waits     since      task                 for\n";
-  for (const Wait& wait : found) {
-    text += "      " + wait.line + "\n";
-  }
-  for (const element actor : all["actors"].get_array()) {
-    if (const auto depth = std::uint64_t(actor["depth"]); depth > 0) {
-      text += fmt::format("mailbox   {}: {} waiting\n", std::string_view(actor["name"]), depth);
-    }
-  }
-  return text;
-}
-
 std::string frame(const std::string& run, const Steps& steps, const std::string& socket) {
   const std::string notes = notes_of(run);
   std::int64_t total = steps_of(notes);
   double eta_s = -1;
-  const std::optional<std::string> live = get(socket, "/step");
+  const std::optional<std::string> live = get_status(socket, "/step");
   simdjson::dom::parser parser;
   element of_step;
-  if (live && parser.parse(*live).get(of_step) == simdjson::SUCCESS) {
+  if (live && parser.parse(*live).get(of_step) == simdjson::SUCCESS && of_step.is_object()) {
     (void)of_step["steps"].get(total);
     (void)of_step["eta_s"].get(eta_s);
   } else if (total >= steps.step && !steps.recent_s.empty()) {
@@ -245,7 +186,7 @@ std::string frame(const std::string& run, const Steps& steps, const std::string&
     eta_s =
         sum / static_cast<double>(steps.recent_s.size()) * static_cast<double>(total - steps.step);
   }
-  std::string text = fmt::format("{}\n", run);
+  std::string text = fmt::format("{}\n", one_line(run));
   text +=
       fmt::format("step      {}{}{}\n", steps.step, total > 0 ? fmt::format(" of {}", total) : "",
                   eta_s >= 0 ? ", " + duration_text(eta_s) + " left" : "");
@@ -260,10 +201,12 @@ std::string frame(const std::string& run, const Steps& steps, const std::string&
         fmt::format("memory    {} host{}\n", size_text(steps.host_bytes),
                     steps.device_bytes > 0 ? ", " + size_text(steps.device_bytes) + " device" : "");
   }
-  const std::optional<std::string> actors = get(socket, "/actors");
-  text +=
-      actors ? waits(*actors)
-             : fmt::format("waits     unknown: nothing serves {} (--status_socket auto)\n", socket);
+  const std::optional<std::string> actors = get_status(socket, "/actors");
+  const std::optional<std::string> waiting = actors ? waits_text(*actors) : std::nullopt;
+  text += waiting  ? *waiting
+          : actors ? fmt::format("waits     unknown: what serves {} is no run\n", one_line(socket))
+                   : fmt::format("waits     unknown: nothing serves {} (--status_socket auto)\n",
+                                 one_line(socket));
   return text;
 }
 

@@ -6,10 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
@@ -17,12 +15,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/system/report_lost.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/one_line.hpp"
-#include "tools/launch/beats.hpp"
 #include "tools/launch/child_signals.hpp"
 #include "tools/launch/line_relay.hpp"
 #include "tools/launch/node_link.hpp"
+#include "tools/launch/output.hpp"
 #include "tools/launch/rank_process.hpp"
 #include "tools/launch/remote_start.hpp"
 
@@ -33,8 +33,9 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kWitnessWaits{1'000};  // for the failure that it is a consequence of
-constexpr std::chrono::seconds kAnswer{20};   // beyond the grace, for ssh to learn of a dead host
-constexpr int kMostOrderBytes = 1 << 20;      // what a pipe may hold
+constexpr std::size_t kLongestQuote = 300;
+constexpr std::chrono::seconds kAnswer{20};  // beyond the grace, for ssh to learn of a dead host
+constexpr std::size_t kLongestPrefixed = kLongestLine + 4096;  // a line that a host has prefixed
 
 class HostsLauncher {
  public:
@@ -56,8 +57,10 @@ class HostsLauncher {
     bool is_lost = false;  // no connection came about, or it ended before its ranks did
     int input = -1;
     std::unique_ptr<OutputRelay> lines;
+    std::string key;        // with which its news begin
     std::string last_line;  // of what is not the ranks': ssh's own words, for one
     std::string failure;    // as the host itself tells it
+    bool lost_report = false;
     [[nodiscard]] std::string last_words() const {
       return last_line.empty() ? "" : fmt::format(" (its last line: {})", last_line);
     }
@@ -70,14 +73,14 @@ class HostsLauncher {
     [[nodiscard]] bool by_a_peer() const { return rank && is_witness(code); }
   };
 
-  void start_all();
   void start(std::size_t number);
   void give_order(Host& host, const NodeOrder& order);
   void wait_for_something();
   [[nodiscard]] Clock::time_point next_look() const;
-  void relay_all();
+  void relay();
+  [[nodiscard]] bool is_of(std::size_t host, int rank) const;
   void take_line(std::size_t number, int output, std::string_view line);
-  void take_news(std::size_t number, const std::string& line);
+  void take_news(std::size_t number, std::string_view line);
   void go_when_all_are_ready();
   void take_signals();
   void reap();
@@ -89,10 +92,8 @@ class HostsLauncher {
   [[nodiscard]] bool any_runs() const { return std::ranges::any_of(hosts_, &Host::runs); }
   [[nodiscard]] LaunchEnd report() const;
   [[nodiscard]] std::string describe_failure() const;
-  [[nodiscard]] std::string who_held_up() const;
-  [[nodiscard]] const Host& host_of(int rank) const;
+  [[nodiscard]] std::size_t host_of(int rank) const;
   [[nodiscard]] std::string with_host(int rank) const;
-  [[nodiscard]] std::optional<int> blamed_across(const Host& from) const;
 
   const HostsLaunchOptions& options_;
   ChildSignals signals_;
@@ -100,14 +101,16 @@ class HostsLauncher {
   std::string program_ = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<Host> hosts_;
   int world_ = 0;
-  std::string meeting_;        // "ADDRESS PORT"
-  std::set<int> stopped_;      // ranks
-  std::map<int, int> blames_;  // by witness: whom it blames
+  std::string meeting_;  // "ADDRESS PORT"
+  Blames blames_;
   std::optional<Failure> failure_;
   bool began_ = false;  // the ranks
   bool ending_ = false;
   int interrupted_ = 0;  // by this signal
   Clock::time_point start_until_;
+  Clock::time_point next_beat_ = Clock::now();
+  Output& output_ = Output::of_process();
+  EndRequests requests_;
   std::optional<Clock::time_point> end_at_;  // the hosts are asked to end then
   std::optional<Clock::time_point> kill_at_;
 };
@@ -126,7 +129,7 @@ HostsLauncher::HostsLauncher(const HostsLaunchOptions& options)
 }
 
 HostsLauncher::~HostsLauncher() {
-  end_children();
+  signals_.end_children();
   for (Host& host : hosts_) {
     if (host.input >= 0) {
       ::close(host.input);
@@ -135,47 +138,47 @@ HostsLauncher::~HostsLauncher() {
 }
 
 LaunchEnd HostsLauncher::run() {
-  start_all();
-  std::vector<int> inputs;
-  std::ranges::transform(hosts_, std::back_inserter(inputs), &Host::input);
-  {
-    const Beats beats(std::move(inputs));
-    while (any_runs()) {
-      wait_for_something();
-      relay_all();
-      take_signals();
-      reap();
-      look_at_clock();
-    }
-  }
-  end_children();
-  relay_all();
-  return report();
-}
-
-void HostsLauncher::start_all() {
+  output_.hurry(false);
   for (std::size_t number = 0; number < hosts_.size(); ++number) {
     start(number);
   }
+  while (any_runs()) {
+    wait_for_something();
+    take_signals();
+    reap();
+    look_at_clock();
+    relay();
+  }
+  signals_.end_children();
+  for (const Host& host : hosts_) {
+    output_.wait_for_room();
+    host.lines->relay_rest();
+  }
+  return report();
 }
 
 void HostsLauncher::start(std::size_t number) {
   Host& host = hosts_[number];
   const std::vector<std::string> command = ssh_command(host.name, program_);
-  const ChildProcess made =
-      start_child({.command = command, .variables = {}, .cores = {}, .is_written_to = true});
+  const ChildProcess made = start_child({.command = command,
+                                         .variables = {},
+                                         .cores = {},
+                                         .mark = signals_.mark(),
+                                         .is_written_to = true});
   host.process = made.process;
   host.runs = true;
   host.input = made.input;
   host.lines = std::make_unique<OutputRelay>(
       made.output, made.errors,
-      [this, number](int to, std::string_view line) { take_line(number, to, line); });
+      [this, number](int to, std::string_view line) { take_line(number, to, line); },
+      kLongestPrefixed);
+  host.key = random_secret().substr(0, 32);
   give_order(host, order_for(options_, number, host.first_rank, world_, secret_));
 }
 
 void HostsLauncher::give_order(Host& host, const NodeOrder& order) {
-  const std::string text = encode(order);
-  (void)::fcntl(host.input, F_SETPIPE_SZ, kMostOrderBytes);
+  const std::string text = encode(order, host.key);
+  (void)::fcntl(host.input, F_SETPIPE_SZ, static_cast<int>(kMostOrderBytes));
   (void)::fcntl(host.input, F_SETFL, O_NONBLOCK);
   const ssize_t written = ::write(host.input, text.data(), text.size());
   if (written >= 0 && written != static_cast<ssize_t>(text.size())) {
@@ -187,10 +190,13 @@ void HostsLauncher::give_order(Host& host, const NodeOrder& order) {
 
 void HostsLauncher::wait_for_something() {
   std::vector<pollfd> looked_at = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
-  for (const Host& host : hosts_) {
-    host.lines->watch(looked_at);
+  output_.watch(looked_at);
+  if (output_.takes_more()) {
+    for (const Host& host : hosts_) {
+      host.lines->watch(looked_at);
+    }
   }
-  poll_until(looked_at, next_look());
+  poll_until(looked_at, std::min({next_look(), next_beat_, output_.next_look()}));
 }
 
 Clock::time_point HostsLauncher::next_look() const {
@@ -202,9 +208,12 @@ Clock::time_point HostsLauncher::next_look() const {
                    kill_at_.value_or(Clock::time_point::max())});
 }
 
-void HostsLauncher::relay_all() {
+void HostsLauncher::relay() {
+  output_.flush();
   for (const Host& host : hosts_) {
-    host.lines->relay();
+    if (output_.takes_more()) {
+      host.lines->relay();
+    }
   }
 }
 
@@ -213,49 +222,74 @@ void HostsLauncher::relay_all() {
 void HostsLauncher::take_line(std::size_t number, int output, std::string_view line) {
   Host& host = hosts_[number];
   if (output == 1 && line.front() == kMark) {
-    take_news(number, std::string(line.substr(1, line.size() - 2)));
-  } else if (line.starts_with(fmt::format("[{}:", host.name))) {
-    write_line(output, line);
+    const std::string_view news = line.substr(1, line.size() - 2);
+    if (news.starts_with(host.key + " ")) {
+      take_news(number, news.substr(host.key.size() + 1));
+      return;
+    }
+    // A host that could not read its key starts no rank.
+    if (host.state == Host::State::kStarts && news.starts_with("refused ")) {
+      take_news(number, news);
+      return;
+    }
+  }
+  if (line.starts_with(fmt::format("[{}:", host.name))) {
+    output_.write(output, line);
   } else {
     line = line.substr(0, line.find_last_not_of("\r\n") + 1);
-    host.last_line = line.empty() ? host.last_line : one_line(line);
-    write_line(output, fmt::format("[{}] {}\n", host.name, one_line(line)));
+    host.last_line = line.empty() ? host.last_line : one_line(line.substr(0, kLongestQuote));
+    output_.write(output, fmt::format("[{}] {}\n", host.name, one_line(line)));
   }
 }
 
-void HostsLauncher::take_news(std::size_t number, const std::string& line) {
+bool HostsLauncher::is_of(std::size_t host, int rank) const {
+  const int end = host + 1 < hosts_.size() ? hosts_[host + 1].first_rank : world_;
+  return rank >= hosts_[host].first_rank && rank < end;
+}
+
+void HostsLauncher::take_news(std::size_t number, std::string_view line) {
   Host& host = hosts_[number];
-  const std::string what = line.substr(0, line.find(' '));
-  const std::string rest = line.substr(std::min(what.size() + 1, line.size()));
-  const int first = std::atoi(rest.c_str());  // of most of them a number
-  const std::string text = rest.substr(std::min(rest.find(' ') + 1, rest.size()));
-  if (what == "ready") {
-    host.state = Host::State::kIsReady;
-    meeting_ = number == 0 ? rest : meeting_;
-    go_when_all_are_ready();
-  } else if (what == "failed") {
-    const int code = std::atoi(text.c_str());
-    const int blamed = std::atoi(text.substr(std::min(text.find(' '), text.size())).c_str());
-    if (is_witness(code) && !ending_ && blamed >= 0 && blamed < world_) {
-      blames_[first] = blamed;
-    }
-    note_failure({.host = number, .rank = first, .code = code, .text = ""});
-  } else if (what == "stopped") {
-    stopped_.insert(first);
-  } else if (what == "runs" && !ending_) {  // later it runs in order to end
-    stopped_.erase(first);
-  } else if (what == "ended") {
-    host.state = Host::State::kHasEnded;
-    host.failure = rest.find(' ') == std::string::npos ? "" : text;
-  } else if (what == "refused") {
-    host.state = Host::State::kHasEnded;
-    constexpr std::string_view kWhere = "[launch] ";
-    note_failure(
-        {.host = number,
-         .rank = std::nullopt,
-         .code = first,
-         .text = fmt::format("host {}: {}", host.name,
-                             text.starts_with(kWhere) ? text.substr(kWhere.size()) : text)});
+  const std::optional<News> news = parse_news(line);
+  if (!news || (news->rank >= 0 && !is_of(number, news->rank))) {
+    say("launch: host {} says \"{}\", which is no news of its ranks; that is left aside", host.name,
+        line.substr(0, kLongestQuote));
+    return;
+  }
+  switch (news->what) {
+    case News::What::kReady:
+      if (host.state == Host::State::kStarts) {
+        host.state = Host::State::kIsReady;
+        meeting_ = number == 0 ? news->text : meeting_;
+        go_when_all_are_ready();
+      }
+      return;
+    case News::What::kFailed:
+      if (is_witness(news->code) && !ending_ && news->blamed && *news->blamed < world_) {
+        blames_.by_witness[news->rank] = *news->blamed;
+      }
+      return note_failure({.host = number, .rank = news->rank, .code = news->code, .text = ""});
+    case News::What::kStopped:
+      blames_.stopped.insert(news->rank);
+      return;
+    case News::What::kRuns:
+      if (!ending_) {  // later it runs in order to end
+        blames_.stopped.erase(news->rank);
+      }
+      return;
+    case News::What::kEnded:
+      host.state = Host::State::kHasEnded;
+      host.failure = news->text;
+      host.lost_report = news->code == static_cast<int>(kReportLost);
+      return;
+    case News::What::kRefused:
+      host.state = Host::State::kHasEnded;
+      constexpr std::string_view kWhere = "[launch] ";
+      std::string_view text = news->text;
+      text.remove_prefix(text.starts_with(kWhere) ? kWhere.size() : 0);
+      return note_failure({.host = number,
+                           .rank = std::nullopt,
+                           .code = std::max(news->code, 1),
+                           .text = fmt::format("host {}: {}", host.name, text)});
   }
 }
 
@@ -275,13 +309,14 @@ void HostsLauncher::go_when_all_are_ready() {
 
 void HostsLauncher::take_signals() {
   while (const std::optional<int> number = signals_.next()) {
-    if (*number == SIGCHLD) {
-      continue;
+    if (*number == SIGUSR1) {
+      end_all(*number);
+    } else if (*number != SIGCHLD &&
+               requests_.note(*number, Clock::now()) != EndRequests::Means::kNothing) {
+      interrupted_ = requests_.first();
+      output_.be_brief();
+      end_all(*number);
     }
-    if (*number != SIGUSR1) {
-      interrupted_ = interrupted_ == 0 ? *number : interrupted_;
-    }
-    end_all(*number);
   }
 }
 
@@ -302,6 +337,7 @@ void HostsLauncher::end_all(int signal) {
       Clock::now() + (ending_ ? milliseconds(0) : options_.settings.grace) + kAnswer;
   kill_at_ = std::min(kill_at_.value_or(longest), longest);
   ending_ = true;
+  output_.hurry(true);
 }
 
 void HostsLauncher::reap() {
@@ -310,7 +346,7 @@ void HostsLauncher::reap() {
     for (std::size_t number = 0; number < hosts_.size(); ++number) {
       if (hosts_[number].process == process) {
         hosts_[number].runs = false;
-        hosts_[number].lines->relay();  // its last words come before its end
+        hosts_[number].lines->relay_rest();  // its last words come before its end
         note_gone(number, status);
       }
     }
@@ -380,6 +416,12 @@ void HostsLauncher::note_late() {
 
 void HostsLauncher::look_at_clock() {
   const auto now = Clock::now();
+  if (now >= next_beat_) {
+    next_beat_ = now + std::chrono::duration_cast<Clock::duration>(beat());
+    for (const Host& host : hosts_) {
+      (void)!::write(host.input, "alive\n", 6);  // whole or not at all
+    }
+  }
   if (!ending_ && !failure_ && now >= start_until_) {
     note_late();
   }
@@ -409,6 +451,10 @@ LaunchEnd HostsLauncher::report() const {
     end.failure = describe_failure();
   }
   for (const Host& host : hosts_) {
+    if (host.lost_report && end.code == 0) {
+      end.code = static_cast<int>(kReportLost);
+      end.failure = fmt::format("host {}: {}", host.name, host.failure);
+    }
     if (host.is_lost) {
       end.lost_hosts.push_back(host.name);
     }
@@ -426,62 +472,23 @@ std::string HostsLauncher::describe_failure() const {
       host.failure.empty()
           ? fmt::format("rank {} of {} ended with {}", *failure_->rank, world_, failure_->code)
           : host.failure);
-  const std::string others = failure_->by_a_peer() ? who_held_up() : "";
+  const std::string others = failure_->by_a_peer()
+                                 ? blames_.text([this](int rank) { return host_of(rank); },
+                                                [this](int rank) { return with_host(rank); })
+                                 : "";
   return others.empty() ? own : fmt::format("{}: {}", others, own);
 }
 
-const HostsLauncher::Host& HostsLauncher::host_of(int rank) const {
+std::size_t HostsLauncher::host_of(int rank) const {
   const auto next =
       std::ranges::find_if(hosts_, [rank](const Host& host) { return host.first_rank > rank; });
-  return *std::prev(next);
+  TANDEM_CHECK(next != hosts_.begin(), "a rank below 0");
+  return static_cast<std::size_t>(next - hosts_.begin()) - 1;
 }
 
 /// "3 of 4 (host b)".
 std::string HostsLauncher::with_host(int rank) const {
-  return fmt::format("{} of {} (host {})", rank, world_, host_of(rank).name);
-}
-
-/// A rank of another host that witnesses of `from` blame.
-std::optional<int> HostsLauncher::blamed_across(const Host& from) const {
-  for (const auto& [witness, blamed] : blames_) {
-    if (&host_of(witness) == &from && &host_of(blamed) != &from) {
-      return blamed;
-    }
-  }
-  return std::nullopt;
-}
-
-/// Whom the witnesses waited for; empty: they do not say.
-std::string HostsLauncher::who_held_up() const {
-  if (!stopped_.empty()) {
-    std::vector<std::string> ranks;
-    for (const int rank : stopped_) {
-      ranks.push_back(with_host(rank));
-    }
-    return fmt::format("rank {} is stopped", fmt::join(ranks, " and rank "));
-  }
-  std::map<int, int> votes;
-  std::vector<int> ranks;
-  ranks.reserve(blames_.size());
-  for (const auto& [witness, blamed] : blames_) {
-    if (++votes[blamed] == 1) {
-      ranks.push_back(blamed);
-    }
-  }
-  if (ranks.empty()) {
-    return "";
-  }
-  // A rank that blames another one has less of the fault.
-  const int first = *std::ranges::max_element(
-      ranks, {}, [&](int rank) { return std::pair(votes[rank], !blames_.contains(rank)); });
-  if (const std::optional<int> other = blamed_across(host_of(first))) {
-    const std::optional<int> back = blamed_across(host_of(*other));
-    if (back && &host_of(*back) == &host_of(first)) {
-      return fmt::format("rank {} and rank {} blame each other: see the link between their hosts",
-                         with_host(first), with_host(*other));
-    }
-  }
-  return fmt::format("rank {} held the others up", with_host(first));
+  return fmt::format("{} of {} (host {})", rank, world_, hosts_[host_of(rank)].name);
 }
 
 }  // namespace

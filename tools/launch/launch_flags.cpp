@@ -8,13 +8,17 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 
+#include "runtime/system/report_lost.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/seconds_setting.hpp"
 #include "tools/launch/child_signals.hpp"
 #include "tools/launch/hosts_launcher.hpp"
 #include "tools/launch/launcher.hpp"
 #include "tools/launch/node.hpp"
+#include "tools/launch/node_link.hpp"
+#include "tools/launch/output.hpp"
 
 namespace tandem {
 namespace {
@@ -22,22 +26,27 @@ namespace {
 constexpr int kMostRanks = 1024;  // of a host
 constexpr int kMostRestarts = 1000;
 
+std::chrono::milliseconds grace_of(double seconds) {
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+}
+
 RankSettings settings_of(const LaunchFlags& flags, std::vector<std::string> command) {
   if (!(flags.grace_s >= 0) || flags.grace_s > 1e6) {
     throw user_error("flags", "--grace_s is {}; it takes seconds from 0 to 1e6", flags.grace_s);
   }
   return {.log_dir = flags.log_dir,
           .bind_cores_to_rank = flags.bind_cores_to_rank,
-          .grace = std::chrono::ceil<std::chrono::milliseconds>(
-              std::chrono::duration<double>(flags.grace_s)),
+          .grace = grace_of(flags.grace_s),
           .command = std::move(command)};
 }
 
-// What the user's input, the memory or the state of the run is at fault for is the same next time.
+// What the user's input, the memory or the state of the run is at fault for is the same next time;
+// a run that is trained and saved, and lost a report, is done.
 bool may_help(int code) {
-  return code != static_cast<int>(ExitCode::kUserInput) &&
-         code != static_cast<int>(ExitCode::kRefused) &&
-         code != static_cast<int>(ExitCode::kBadState);
+  constexpr ExitCode kFinal[] = {ExitCode::kUserInput, ExitCode::kRefused, ExitCode::kBadState,
+                                 kReportLost};
+  return std::ranges::none_of(kFinal,
+                              [code](ExitCode one) { return code == static_cast<int>(one); });
 }
 
 /// What begins anew, and with what.
@@ -120,6 +129,19 @@ std::string leave_out(HostsLaunchOptions& options, const std::vector<std::string
                      lost.empty() ? "" : fmt::format(", without {}", fmt::join(lost, ", ")));
 }
 
+/// Each host's ssh has three pipes.
+void check_descriptors(std::size_t hosts) {
+  constexpr std::size_t kOfEach = 3;
+  constexpr std::size_t kOthers = 64;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && hosts * kOfEach + kOthers > limit.rlim_cur) {
+    throw user_error("launch",
+                     "{} hosts need {} open files, this process may have {}; raise `ulimit -n`, or "
+                     "choose hosts by --include",
+                     hosts, hosts * kOfEach + kOthers, limit.rlim_cur);
+  }
+}
+
 int run_on_hosts(const LaunchFlags& flags, std::vector<std::string> command) {
   if (flags.ranks != 0) {
     throw user_error("flags", "-n is of this host alone; with hosts, their slots say how many");
@@ -137,6 +159,7 @@ int run_on_hosts(const LaunchFlags& flags, std::vector<std::string> command) {
     options.variables.push_back(std::move(variable));
   }
   options.first_world = ranks_of(options.hosts);
+  check_descriptors(options.hosts.size());
   return repeat(
       {.most = flags.max_restarts,
        .start =
@@ -169,6 +192,12 @@ int run_here(const LaunchFlags& flags, std::vector<std::string> command) {
                  .leave_out_lost = [&](const LaunchEnd&) { return ranks_text(flags.ranks); }});
 }
 
+/// Whatever becomes of the launch, what it says is read, or counted.
+struct FinishedOutput {
+  std::chrono::milliseconds patience;
+  ~FinishedOutput() { Output::of_process().finish(patience); }
+};
+
 }  // namespace
 
 void LaunchFlags::add_to(CLI::App& app) {
@@ -198,6 +227,7 @@ void LaunchFlags::add_to(CLI::App& app) {
 
 int run_launch(const LaunchFlags& flags, std::vector<std::string> command) {
   if (flags.node) {
+    const FinishedOutput finished{kSilence * std::chrono::ceil<std::chrono::milliseconds>(beat())};
     return run_node();
   }
   const bool on_hosts = !flags.hostfile.empty() || !flags.hosts.empty();
@@ -218,6 +248,8 @@ int run_launch(const LaunchFlags& flags, std::vector<std::string> command) {
     throw user_error("flags", "--max_restarts is {}; it takes 0 to {}", flags.max_restarts,
                      kMostRestarts);
   }
+  const FinishedOutput finished{
+      std::max<std::chrono::milliseconds>(grace_of(flags.grace_s), Output::kPatience)};
   return on_hosts ? run_on_hosts(flags, std::move(command)) : run_here(flags, std::move(command));
 }
 

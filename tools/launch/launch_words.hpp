@@ -1,6 +1,10 @@
 // tools/launch/launch_words.hpp — how a launcher speaks of ranks and of their ends. Any thread.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,5 +35,20 @@ void say(fmt::format_string<Args...> what, Args&&... args) {
 [[nodiscard]] std::string describe_end(int status);
 /// Exit code 4: the rank ended because another one did.
 [[nodiscard]] bool is_witness(int code);
+
+/// Whom the witnesses of several hosts waited for.
+struct Blames {
+  std::set<int> stopped;          // ranks
+  std::map<int, int> by_witness;  // whom it blames
+
+  /// "rank 3 of 4 (host b) held the others up"; empty: they do not say.
+  [[nodiscard]] std::string text(const std::function<std::size_t(int rank)>& host_of,
+                                 const std::function<std::string(int rank)>& with_host) const;
+
+ private:
+  /// A rank of another host that witnesses of host `from` blame.
+  [[nodiscard]] std::optional<int> across(
+      std::size_t from, const std::function<std::size_t(int rank)>& host_of) const;
+};
 
 }  // namespace tandem

@@ -6,12 +6,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
@@ -22,11 +20,13 @@
 #include "runtime/flight.hpp"
 #include "runtime/system/limits.hpp"
 #include "runtime/system/process_state.hpp"
+#include "runtime/system/report_lost.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/launch/child_signals.hpp"
 #include "tools/launch/launch_words.hpp"
 #include "tools/launch/line_relay.hpp"
 #include "tools/launch/node_link.hpp"
+#include "tools/launch/output.hpp"
 #include "tools/launch/rank_process.hpp"
 
 namespace tandem {
@@ -51,7 +51,7 @@ class Launcher {
   struct Rank {
     pid_t process = -1;
     bool runs = false;
-    int log = -1;
+    RankLog log;
     std::unique_ptr<OutputRelay> lines;
     int flight = -1;  // its recorder's file, and a mapping of it
     const flight::Ring* ring = nullptr;
@@ -68,17 +68,19 @@ class Launcher {
   void wait_for_something();
   void take_signals();
   void take_orders();
-  void take_signal(int number);
+  void take_signal(int number, bool is_order);
   void reap();
   void note_stop(std::size_t rank, int status);
   void note_end(std::size_t rank, int status, const rusage& used);
   void look_back();
+  void write_flight(std::size_t rank, const std::string& text) const;
   [[nodiscard]] std::vector<std::size_t> stopped_ranks() const;
   void look_at_clock();
   void end_others();
   void ask_to_end(int number);
   void signal_ranks(int number);
-  void relay_all();
+  void relay();
+  void relay_rest();
   [[nodiscard]] bool any_runs() const;
   [[nodiscard]] LaunchEnd report();
   /// Of the whole run, as people know a rank.
@@ -98,10 +100,13 @@ class Launcher {
   std::vector<Rank> ranks_;
   HeldPort port_;  // for as long as ranks may meet there
   std::optional<Failure> failure_;
+  std::optional<int> report_lost_;  // by this rank
   bool looked_back_ = false;
   std::vector<int> at_fault_;  // ranks that are stopped, or that the others wait for
   std::string fault_;          // in words
   std::uint64_t oom_kills_ = limits::oom_kills();
+  Output& output_ = Output::of_process();
+  EndRequests requests_;
   int interrupted_ = 0;                      // by this signal
   bool alone_ = false;                       // of a node whose link is lost
   std::optional<Clock::time_point> end_at_;  // the others are asked to end then
@@ -109,13 +114,11 @@ class Launcher {
 };
 
 Launcher::~Launcher() {
-  end_children();
+  signals_.end_children();
   for (Rank& rank : ranks_) {
     rank.lines.reset();
-    for (const int descriptor : {rank.log, rank.flight}) {
-      if (descriptor >= 0) {
-        ::close(descriptor);
-      }
+    if (rank.flight >= 0) {
+      ::close(rank.flight);
     }
   }
 }
@@ -124,18 +127,19 @@ LaunchEnd Launcher::run() {
   start_all();
   while (any_runs()) {
     wait_for_something();
-    relay_all();
     take_signals();
     take_orders();
     reap();
     look_at_clock();
+    relay();
   }
-  end_children();
-  relay_all();  // what was written before the end and not read yet
+  signals_.end_children();
+  relay_rest();
   return report();
 }
 
 void Launcher::start_all() {
+  output_.hurry(false);
   RankPlaces places = options_.places;
   if (places.port == 0) {
     port_ = hold_port(places.address);
@@ -161,54 +165,67 @@ void Launcher::start(int local, const RankPlaces& places, const std::vector<int>
   Rank& rank = ranks_.emplace_back();
   const int number = places.first + local;
   if (!options_.settings.log_dir.empty()) {
-    const std::string path = fmt::format("{}/rank_{}.log", options_.settings.log_dir, number);
-    const int fresh = places.restart == 0 ? O_TRUNC : O_APPEND;
-    rank.log = ::open(path.c_str(), O_WRONLY | O_CREAT | fresh | O_CLOEXEC, 0666);
-    if (rank.log < 0) {
-      throw user_error("launch", "cannot write {}: {}; give another --log_dir", path,
-                       std::strerror(errno));
-    }
+    rank.log = RankLog(fmt::format("{}/rank_{}.log", options_.settings.log_dir, number),
+                       places.restart != 0);
   }
   rank.flight = flight::make_ring_file();
   rank.ring = flight::map_ring(rank.flight);
   const ChildProcess made = start_child({.command = options_.settings.command,
                                          .variables = rank_variables(places, local),
                                          .cores = cores,
-                                         .flight = rank.flight});
+                                         .flight = rank.flight,
+                                         .mark = signals_.mark(),
+                                         .dies_first = true});
   rank.process = made.process;
   rank.runs = true;
   const std::string prefix = options_.host.empty() ? fmt::format("[{}] ", number)
                                                    : fmt::format("[{}:{}] ", options_.host, number);
   rank.lines = std::make_unique<OutputRelay>(
-      made.output, made.errors, [log = rank.log, prefix](int to, std::string_view line) {
-        write_line(to, prefix + std::string(line));
-        if (log >= 0) {
-          write_log(log, line);
-        }
+      made.output, made.errors,
+      [this, index = ranks_.size() - 1, prefix](int to, std::string_view line) {
+        output_.write(to, prefix + std::string(line));
+        ranks_[index].log.write(line);
       });
 }
 
 void Launcher::wait_for_something() {
   std::vector<pollfd> looked_at = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
+  auto until = Clock::time_point::max();
   if (options_.link != nullptr && !options_.link->is_lost()) {
     looked_at.push_back({.fd = options_.link->descriptor(), .events = POLLIN, .revents = 0});
+    until = options_.link->deadline();
   }
-  for (const Rank& rank : ranks_) {
-    rank.lines->watch(looked_at);
+  output_.watch(looked_at);
+  if (output_.takes_more()) {
+    for (const Rank& rank : ranks_) {
+      rank.lines->watch(looked_at);
+    }
   }
-  poll_until(looked_at, std::min(end_at_.value_or(Clock::time_point::max()),
-                                 kill_at_.value_or(Clock::time_point::max())));
+  poll_until(looked_at,
+             std::min({until, output_.next_look(), end_at_.value_or(Clock::time_point::max()),
+                       kill_at_.value_or(Clock::time_point::max())}));
 }
 
-void Launcher::relay_all() {
+// Ranks wait for a reader that is behind: what they write stays in their pipes.
+void Launcher::relay() {
+  output_.flush();
   for (const Rank& rank : ranks_) {
-    rank.lines->relay();
+    if (output_.takes_more()) {
+      rank.lines->relay();
+    }
+  }
+}
+
+void Launcher::relay_rest() {
+  for (const Rank& rank : ranks_) {
+    output_.wait_for_room();
+    rank.lines->relay_rest();
   }
 }
 
 void Launcher::take_signals() {
   while (const std::optional<int> number = signals_.next()) {
-    take_signal(*number);
+    take_signal(*number, false);
   }
 }
 
@@ -221,7 +238,7 @@ void Launcher::take_orders() {
   while (const std::optional<std::string> order = link->next()) {
     constexpr std::string_view kSignal = "signal ";
     if (order->starts_with(kSignal)) {
-      take_signal(std::atoi(order->c_str() + kSignal.size()));
+      take_signal(std::atoi(order->c_str() + kSignal.size()), true);
     }
   }
   if (link->is_lost() && !std::exchange(alone_, true)) {
@@ -231,21 +248,24 @@ void Launcher::take_orders() {
   }
 }
 
-// The ranks end themselves as they see fit; a second signal ends them at once.
-void Launcher::take_signal(int number) {
-  if (number == SIGCHLD) {
+// The ranks end themselves as they see fit; a second request ends them at once. A launch on several
+// hosts has counted its signals before it hands them on.
+void Launcher::take_signal(int number, bool is_order) {
+  if (!is_passed_on(number)) {
     return;
   }
   if (number == SIGUSR1) {  // "save": to all of them, and nothing ends
     signal_ranks(number);
     return;
   }
-  if (interrupted_ != 0) {
+  if (interrupted_ == 0) {
+    interrupted_ = number;
+    (void)requests_.note(number, Clock::now());
+    output_.be_brief();
+    ask_to_end(number);
+  } else if (is_order || requests_.note(number, Clock::now()) == EndRequests::Means::kEndAtOnce) {
     kill_at_ = Clock::now();
-    return;
   }
-  interrupted_ = number;
-  ask_to_end(number);
 }
 
 void Launcher::reap() {
@@ -287,8 +307,13 @@ void Launcher::note_stop(std::size_t rank, int status) {
 
 void Launcher::note_end(std::size_t rank, int status, const rusage& used) {
   const int code = code_of(status);
+  ranks_[rank].lines->relay_rest();  // its last words come before its end
   if (code == 0 || interrupted_ != 0 ||
       kill_at_) {  // after that they end because they were asked to
+    return;
+  }
+  if (code == static_cast<int>(kReportLost)) {  // it is done, and the others end by themselves
+    report_lost_ = report_lost_.value_or(number_of(rank));
     return;
   }
   tell("failed {} {} {}", number_of(rank), code, blamed_by(rank).value_or(-1));
@@ -326,6 +351,16 @@ std::vector<std::size_t> Launcher::stopped_ranks() const {
   return found;
 }
 
+/// A failure of this is said, and changes nothing.
+void Launcher::write_flight(std::size_t rank, const std::string& text) const {
+  try {
+    RankLog(fmt::format("{}/flight_rank_{}.txt", options_.settings.log_dir, number_of(rank)), false)
+        .write(text);
+  } catch (const Error& error) {
+    say("launch: {}", error.what());
+  }
+}
+
 // Once, as things stand when the first rank has failed: what the flight recorders say, and who is
 // stopped.
 void Launcher::look_back() {
@@ -338,9 +373,7 @@ void Launcher::look_back() {
     const flight::Ring* ring = ranks_[number].ring;
     rings.push_back(ring != nullptr ? ring->entries() : std::vector<flight::Entry>());
     if (!options_.settings.log_dir.empty() && !rings.back().empty()) {
-      std::ofstream(
-          fmt::format("{}/flight_rank_{}.txt", options_.settings.log_dir, number_of(number)))
-          << flight::describe(rings.back(), now_ns);
+      write_flight(number, flight::describe(rings.back(), now_ns));
     }
   }
   const auto explanation = flight::explain(rings, now_ns);
@@ -387,6 +420,7 @@ void Launcher::end_others() {
 void Launcher::ask_to_end(int number) {
   signal_ranks(number);
   signal_ranks(SIGCONT);  // a stopped one gets it only then
+  output_.hurry(true);    // what waits to be read may not keep a rank from saving
   kill_at_ = Clock::now() + options_.settings.grace;
 }
 
@@ -410,6 +444,12 @@ std::optional<int> Launcher::blamed_by(std::size_t rank) const {
 }
 
 LaunchEnd Launcher::report() {
+  if (!failure_ && interrupted_ == 0 && report_lost_) {
+    return {.code = static_cast<int>(kReportLost),
+            .failure = fmt::format("rank {} of {} trained and saved, and lost a report: see its "
+                                   "output",
+                                   *report_lost_, options_.places.world)};
+  }
   if (!failure_) {
     return {.code = interrupted_ != 0 ? 128 + interrupted_ : 0,
             .failure = "",

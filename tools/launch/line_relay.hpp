@@ -1,7 +1,8 @@
 // tools/launch/line_relay.hpp — a pipe's bytes, passed on as whole lines.
 //
 // Each line is one call of the sink, so that lines of several ranks never mix. What comes without a
-// newline at the end gets one. Of one thread.
+// newline at the end gets one. A turn is one read, so that a writer without end holds up no other.
+// Of one thread.
 #pragma once
 
 #include <functional>
@@ -13,37 +14,33 @@
 
 namespace tandem {
 
-/// All of it, however long the reader takes. A reader that went away is no reason to stop the
-/// ranks.
-void write_line(int to, std::string_view line) noexcept;
-/// From now on write_line() waits for no reader; one that does goes on at the next signal. Safe in
-/// a signal's handler.
-void give_up_output() noexcept;
-/// To a file, which has no reader.
-void write_log(int file, std::string_view line) noexcept;
+/// A longer line of a rank is cut.
+inline constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 
 class LineRelay {
  public:
   /// Gets each line, with its newline.
   using Sink = std::function<void(std::string_view line)>;
 
-  /// Takes over `from`, the reading end.
-  LineRelay(int from, Sink sink);
+  /// Takes over `from`, the reading end. Lines of more than `longest` bytes are cut into several.
+  LineRelay(int from, Sink sink, std::size_t longest = kLongestLine);
   ~LineRelay();
   LineRelay(const LineRelay&) = delete;
   LineRelay& operator=(const LineRelay&) = delete;
 
   /// -1: at its end.
   [[nodiscard]] int descriptor() const noexcept { return from_; }
-  /// Passes on what is there; never waits for more.
-  void relay();
+  /// One read of what is there; never waits for more. False: there was nothing.
+  bool relay();
 
  private:
   void pass_lines();
+  void pass(std::string_view line);
   void close();
 
   int from_;
   Sink sink_;
+  std::size_t longest_;
   std::string held_;  // the line that is not whole yet
 };
 
@@ -54,8 +51,11 @@ class OutputRelay {
   using Sink = std::function<void(int to, std::string_view line)>;
 
   /// Takes over the reading ends.
-  OutputRelay(int output, int errors, const Sink& sink);
+  OutputRelay(int output, int errors, const Sink& sink, std::size_t longest = kLongestLine);
+  /// A turn.
   void relay();
+  /// What its processes wrote before they ended, however few turns that had: as much as pipes hold.
+  void relay_rest();
   /// Adds those that are not at their end.
   void watch(std::vector<pollfd>& looked_at) const;
 

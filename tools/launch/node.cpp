@@ -12,6 +12,7 @@
 #include "runtime/system/network_interface.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/split.hpp"
+#include "tools/launch/child_signals.hpp"
 #include "tools/launch/launcher.hpp"
 #include "tools/launch/node_link.hpp"
 
@@ -73,12 +74,15 @@ int wait_for_go(NodeLink& link, RankPlaces& places) {
   const std::string line = link.wait();
   char address[256] = {};
   int number = 0;
-  if (std::sscanf(line.c_str(), "go %255s %d", address, &number) == 2) {
+  if (std::sscanf(line.c_str(), "go %255s %d", address, &number) == 2 && number > 0 &&
+      number <= 65'535) {
     places.address = address;
     places.port = number;
     return 0;
   }
-  return std::sscanf(line.c_str(), "signal %d", &number) == 1 ? 128 + number : 128 + SIGTERM;
+  const bool is_signal =
+      std::sscanf(line.c_str(), "signal %d", &number) == 1 && is_passed_on(number);
+  return 128 + (is_signal ? number : SIGTERM);
 }
 
 int run(NodeLink& link) {

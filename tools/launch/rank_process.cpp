@@ -20,6 +20,7 @@
 
 #include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
+#include "tools/launch/child_signals.hpp"
 
 namespace tandem {
 namespace {
@@ -45,6 +46,20 @@ struct Pipe {
   int release(int end) { return std::exchange(ends[end], -1); }
 };
 
+// The kernel chooses among those of a control group by their memory and this number: a launcher
+// that it ends could neither say why a rank ended nor restart one.
+void offer_to_the_oom_killer() {
+  constexpr int kRaised = 500;
+  constexpr int kHighest = 1000;
+  char text[16] = {};
+  const OwnedDescriptor file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
+  if (file.get() < 0 || ::read(file.get(), text, sizeof(text) - 1) <= 0) {
+    return;
+  }
+  const std::string raised = std::to_string(std::min(kHighest, std::atoi(text) + kRaised));
+  (void)!::pwrite(file.get(), raised.data(), raised.size(), 0);
+}
+
 // Between fork and exec. Says what failed through `report`, which closes by itself when the program
 // runs.
 [[noreturn]] void become(const ChildStart& start, pid_t launcher, int input, int output, int errors,
@@ -58,6 +73,7 @@ struct Pipe {
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::signal(SIGPIPE, SIG_DFL);
+  ::signal(SIGXFSZ, SIG_DFL);
   if (!start.cores.empty()) {
     cpu_set_t cpus;
     CPU_ZERO(&cpus);
@@ -71,6 +87,12 @@ struct Pipe {
   }
   for (const auto& [name, value] : start.variables) {
     ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  if (!start.mark.empty()) {
+    ::setenv(kLaunchMark, start.mark.c_str(), 1);
+  }
+  if (start.dies_first) {
+    offer_to_the_oom_killer();
   }
   ::dup2(start.is_written_to ? input : ::open("/dev/null", O_RDONLY), 0);
   ::dup2(output, 1);

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "examples/support/seed_flag.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -38,7 +39,7 @@ void add_own_flags(CLI::App& app, CifarFlags& f) {
                  "Where metrics, summary, weights and images go; default: runs/cifar10-<time>");
   app.add_option("--steps", f.steps, "Stop after N optimizer steps; 0: --epochs decides")
       ->capture_default_str();
-  app.add_option("--seed", f.seed, "Seed of weights and shuffle")->capture_default_str();
+  add_seed(app, f.seed, "Seed of weights and shuffle");
   app.add_option("--init_weights", f.init_weights,
                  "safetensors file to start from; default: fresh weights");
   app.add_option("--workers", f.workers, "Threads that make micro-batches")->capture_default_str();

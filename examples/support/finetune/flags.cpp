@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "examples/support/run_checkpoints.hpp"
+#include "examples/support/seed_flag.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -176,7 +177,7 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
                  "After the warm-up: constant, linear (to 0 at the end) or cosine; a config's "
                  "scheduler decides instead")
       ->capture_default_str();
-  app.add_option("--seed", f.seed, "Seed of weights, shuffle and dropout")->capture_default_str();
+  add_seed(app, f.seed, "Seed of weights, shuffle and dropout");
   app.add_flag("--deterministic", f.deterministic, "Accepted: every run is deterministic");
   app.add_option("--log_interval,--logging_steps", f.log_interval, "Steps between console lines")
       ->capture_default_str();

@@ -41,7 +41,12 @@ function panel(id, title, hint, draw, wide = false) {
   const node = element('section', {id}, element('h2', {}, title, ' ', element('small', {}, hint)));
   if (wide) node.className = 'wide';
   main.append(node);
-  const missing = draw(node);  // why there is nothing, where there is nothing
+  let missing;  // why there is nothing, where there is nothing
+  try {
+    missing = draw(node);
+  } catch (error) {  // a file of other types than a run writes costs its panel alone
+    missing = 'the run\'s file for it is damaged';
+  }
   if (missing) node.append(element('div', {class: 'soft'}, missing));
   node.dataset.drawn = missing ? 'empty' : 'yes';
 }
@@ -65,7 +70,7 @@ function ticks(low, high, count) {
   const base = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((k) => k * base).find((s) => s >= raw);
   const found = [];
-  for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9; ++i) found.push(i * step);
+  for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9 && found.length < 100; ++i) found.push(i * step);
   return found;
 }
 

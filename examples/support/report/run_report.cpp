@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <optional>
@@ -15,12 +16,14 @@
 
 #include <fmt/format.h>
 #include <simdjson.h>
+#include <unistd.h>
 
 #include "actors/storage/file.hpp"
 #include "examples/support/report/block_files.hpp"
 #include "examples/support/report/curve.hpp"
 #include "examples/support/report/page.hpp"
 #include "examples/support/report/trace_window.hpp"
+#include "runtime/system/bounded_lines.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 
@@ -62,6 +65,13 @@ std::optional<double> figure(const dom::object& object, std::string_view key) {
   return value.is_string() ? std::optional(std::numeric_limits<double>::quiet_NaN()) : std::nullopt;
 }
 
+/// Of open_ordinary_file().
+std::string why_not_ordinary(int error) {
+  return error == ELOOP    ? "it is a link"
+         : error == EINVAL ? "it is no ordinary file"
+                           : std::strerror(error);
+}
+
 struct Verdict {
   std::int64_t step = 0;
   std::string what;
@@ -78,10 +88,25 @@ struct Metrics {
   std::int64_t unread = 0;  // lines that are no object with a step
 };
 
+constexpr std::int64_t kMostExact = std::int64_t{1} << 53;  // a page's integers are exact below
+
+/// Of a run's file, which may be a stranger's.
+BoundedLines lines_of(const fs::path& path) {
+  OwnedDescriptor file = open_ordinary_file(path.string());
+  if (file.get() < 0) {
+    throw user_error("report", "cannot read {}: {}; give the --output_dir of a run", path.string(),
+                     why_not_ordinary(errno));
+  }
+  return BoundedLines(std::move(file));
+}
+
 std::size_t line_count(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return static_cast<std::size_t>(
-      std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n'));
+  BoundedLines lines = lines_of(path);
+  std::size_t count = 0;
+  while (lines.next()) {
+    ++count;
+  }
+  return count;
 }
 
 void add_step(Metrics& metrics, std::int64_t step, const dom::object& object, std::size_t lines) {
@@ -107,26 +132,29 @@ void add_step(Metrics& metrics, std::int64_t step, const dom::object& object, st
 
 Metrics read_metrics(const fs::path& run) {
   const fs::path path = run / "metrics.jsonl";
-  std::ifstream file(path, std::ios::binary);
-  if (!fs::is_regular_file(path) || !file) {
+  std::error_code absent;
+  if (!fs::exists(fs::symlink_status(path, absent))) {
     throw user_error("report", "{} has no metrics.jsonl; give the --output_dir of a run",
                      run.string());
   }
   const std::size_t lines = line_count(path);
   Metrics metrics;
   dom::parser parser;
-  for (std::string line; std::getline(file, line);) {
+  BoundedLines file = lines_of(path);
+  while (const auto next = file.next()) {
+    const simdjson::padded_string line(*next);
     dom::object object;
     std::int64_t step = 0;
     if (parser.parse(line).get(object) != simdjson::SUCCESS ||
-        object["step"].get(step) != simdjson::SUCCESS) {
-      metrics.unread += line.empty() ? 0 : 1;
+        object["step"].get(step) != simdjson::SUCCESS || step < 0 || step >= kMostExact) {
+      metrics.unread += next->empty() ? 0 : 1;
     } else if (const std::optional<double> loss = figure(object, "eval_loss")) {
       metrics.curves.try_emplace("eval_loss", lines).first->second.add(step, *loss);
     } else {
       add_step(metrics, step, object, lines);
     }
   }
+  metrics.unread += static_cast<std::int64_t>(file.left_out());
   if (metrics.steps == 0) {
     throw user_error("report", "{} has no step; let the run take one first", path.string());
   }
@@ -153,17 +181,25 @@ void write_metrics(JsonWriter& json, Metrics& metrics) {
 
 /// What is absent or damaged costs its part of the page alone.
 std::string readable(const fs::path& path, std::vector<std::string>& absent) {
-  std::error_code error;
-  const std::uintmax_t size = fs::file_size(path, error);
+  const FileHandle file(open_ordinary_file(path.string()).release());
   const std::string name = path.filename().string();
-  if (error) {
-    absent.push_back(name);
-  } else if (size > kMostBytes) {
-    absent.push_back(name + " (larger than 4 MiB)");
-  } else {
-    return read_file(path, "report", kMostBytes);
+  if (!file.is_open()) {
+    absent.push_back(errno == ENOENT ? name
+                                     : fmt::format("{} ({})", name, why_not_ordinary(errno)));
+    return {};
   }
-  return {};
+  std::string text(kMostBytes + 1, 0);
+  std::size_t got = 0;
+  for (ssize_t some = 0; got < text.size() &&
+                         (some = ::read(file.get(), text.data() + got, text.size() - got)) > 0;) {
+    got += static_cast<std::size_t>(some);
+  }
+  if (got > kMostBytes) {
+    absent.push_back(name + " (larger than 4 MiB)");
+    return {};
+  }
+  text.resize(got);
+  return text;
 }
 
 void write_json_file(JsonWriter& json, const char* key, const fs::path& path,
@@ -174,7 +210,7 @@ void write_json_file(JsonWriter& json, const char* key, const fs::path& path,
   json.key(key);
   if (text.empty()) {
     json.value(nullptr);
-  } else if (parser.parse(text).get(content) == simdjson::SUCCESS) {
+  } else if (parser.parse(text).get(content) == simdjson::SUCCESS && content.is_object()) {
     json.raw(simdjson::minify(content));
   } else {
     absent.push_back(path.filename().string() + " (damaged)");
@@ -199,7 +235,8 @@ std::uintmax_t bytes_in(const fs::path& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder, error)) {
     std::error_code gone;  // a running run may remove it
-    const std::uintmax_t size = entry.is_regular_file(gone) ? entry.file_size(gone) : 0;
+    const bool is_own = !entry.is_symlink(gone) && entry.is_regular_file(gone);
+    const std::uintmax_t size = is_own ? entry.file_size(gone) : 0;
     bytes += gone ? 0 : size;
   }
   return bytes;
@@ -227,12 +264,20 @@ void write_checkpoints(JsonWriter& json, const fs::path& folder) {
 void write_trace(JsonWriter& json, const fs::path& path, std::vector<std::string>& absent) {
   json.key("trace");
   std::error_code error;
-  if (!fs::is_regular_file(path, error)) {
-    absent.emplace_back("trace.json.gz (--trace writes it)");
+  if (!fs::is_regular_file(fs::symlink_status(path, error))) {
+    absent.emplace_back(fs::is_symlink(path, error) ? "trace.json.gz (it is a link)"
+                                                    : "trace.json.gz (--trace writes it)");
     json.value(nullptr);
     return;
   }
-  write_trace_window(json, path);
+  JsonWriter window;
+  try {
+    write_trace_window(window, path);
+    json.raw(window.text());
+  } catch (const Error& error_of_part) {
+    absent.push_back(fmt::format("trace.json.gz ({})", error_of_part.what()));
+    json.value(nullptr);
+  }
 }
 
 void write_run(JsonWriter& json, const fs::path& run) {

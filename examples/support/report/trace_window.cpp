@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <map>
-#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -14,8 +14,8 @@
 
 #include <fmt/format.h>
 #include <simdjson.h>
-#include <zlib.h>
 
+#include "runtime/system/bounded_lines.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -25,6 +25,12 @@ namespace dom = simdjson::dom;
 
 constexpr std::size_t kSteps = 3;
 constexpr std::size_t kMostSpans = 6000;
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;  // unpacked
+constexpr std::size_t kMostSeen = std::size_t{1} << 22;       // spans of the window
+constexpr std::size_t kMostThreads = std::size_t{1} << 16;
+constexpr std::size_t kMostRows = 512;
+constexpr std::size_t kMostMarks = std::size_t{1} << 20;
+constexpr double kMostUs = 1e15;  // three decades: what is beyond is no time of a trace
 constexpr double kPixels = 1200;  // of a page: what is closer than half of one is one span
 
 // Threads and tracks that a reader looks for, in this order; the others are of the engine's inside.
@@ -32,26 +38,19 @@ constexpr std::array<std::string_view, 10> kRows = {
     "compute", "optimizer",  "updates",    "h2d",  "d2h",
     "gathers", "reductions", "checkpoint", "copy", "data"};
 
+constexpr double kMostExact = 9007199254740992;  // 2^53: integers below are exact in a page, too
+
 using Thread = std::pair<std::int64_t, std::int64_t>;  // process, thread
 
 /// Calls `each` for every event, each of which has a line, and `head` for what stands before them.
+/// Throws user_error for what is no trace of ours: lines without end.
 void for_each_event(const std::filesystem::path& path,
                     const std::function<void(const dom::object&)>& each,
                     const std::function<void(const dom::object&)>& head = {}) {
-  const std::unique_ptr<gzFile_s, decltype(&gzclose)> file(gzopen(path.c_str(), "rb"), &gzclose);
-  if (file == nullptr) {
-    throw user_error("report", "cannot read {}", path.string());
-  }
-  std::array<char, 1 << 16> buffer{};
+  BoundedLines lines(open_ordinary_file(path.string()), BoundedLines::kLongest, kMostBytes);
   dom::parser parser;
-  std::string whole;
-  while (gzgets(file.get(), buffer.data(), static_cast<int>(buffer.size())) != nullptr) {
-    whole += buffer.data();
-    if (whole.back() != '\n') {
-      continue;
-    }
-    const std::string text = std::exchange(whole, "");
-    std::string_view line = text;
+  while (const auto next = lines.next()) {
+    const std::string_view line = *next;
     dom::object first;
     constexpr std::string_view kEvents = ",\"traceEvents\":[";
     if (const std::size_t at = line.find(kEvents); head && at != std::string_view::npos) {
@@ -72,6 +71,10 @@ void for_each_event(const std::filesystem::path& path,
       each(event);
     }
   }
+  if (lines.left_out() > 0 || lines.is_exhausted()) {
+    throw user_error("report", "{} has lines of more than {} MiB, or more than {} GiB unpacked",
+                     path.string(), BoundedLines::kLongest >> 20, kMostBytes >> 30);
+  }
 }
 
 std::string_view text_of(const dom::object& event, std::string_view key) {
@@ -84,10 +87,17 @@ double number_of(const dom::object& event, std::string_view key) {
   return event[key].get(number) == simdjson::SUCCESS ? number : 0;
 }
 
-Thread thread_of(const dom::object& event) {
-  return {static_cast<std::int64_t>(number_of(event, "pid")),
-          static_cast<std::int64_t>(number_of(event, "tid"))};
+/// 0 for what no integer is.
+std::int64_t integer_of(const dom::object& event, std::string_view key) {
+  const double number = number_of(event, key);
+  return std::abs(number) <= kMostExact ? static_cast<std::int64_t>(number) : 0;
 }
+
+Thread thread_of(const dom::object& event) {
+  return {integer_of(event, "pid"), integer_of(event, "tid")};
+}
+
+bool is_time(double us) { return us >= 0 && us <= kMostUs; }
 
 struct Mark {
   double at = 0;  // us
@@ -109,6 +119,7 @@ struct Threads {
 
 Threads threads_and_marks(const std::filesystem::path& path) {
   Threads found;
+  std::size_t count = 0;
   const auto see_event = [&](const dom::object& event) {
     const std::string_view kind = text_of(event, "ph");
     dom::object arguments;
@@ -117,8 +128,13 @@ Threads threads_and_marks(const std::filesystem::path& path) {
     }
     std::int64_t step = 0;
     if (kind == "M" && text_of(event, "name") == "thread_name") {
+      if (found.names.size() >= kMostThreads) {
+        return;
+      }
       found.names[thread_of(event)] = text_of(arguments, "name");
-    } else if (kind == "i" && arguments["step"].get(step) == simdjson::SUCCESS) {
+    } else if (kind == "i" && arguments["step"].get(step) == simdjson::SUCCESS && step >= 0 &&
+               static_cast<double>(step) < kMostExact && is_time(number_of(event, "ts")) &&
+               ++count <= kMostMarks) {
       found.marks[thread_of(event).first].push_back({.at = number_of(event, "ts"), .step = step});
     }
   };
@@ -126,7 +142,8 @@ Threads threads_and_marks(const std::filesystem::path& path) {
     dom::object data;
     if (head["otherData"].get(data) == simdjson::SUCCESS) {
       constexpr double kNsPerUs = 1000;
-      found.end = number_of(data, "end_ns") / kNsPerUs;
+      const double end = number_of(data, "end_ns") / kNsPerUs;
+      found.end = is_time(end) ? end : 0;
     }
   };
   for_each_event(path, see_event, see_head);
@@ -159,7 +176,7 @@ std::map<Thread, std::size_t> rows_of(const Threads& threads, std::vector<std::s
   for (const auto& [thread, name] : threads.names) {
     const auto kind = std::ranges::find_if(
         kRows, [&name](std::string_view prefix) { return name.starts_with(prefix); });
-    if (kind != kRows.end()) {
+    if (kind != kRows.end() && found.size() < kMostRows) {
       found.push_back({thread.first, static_cast<std::size_t>(kind - kRows.begin()), name, thread});
       processes.insert(thread.first);
     }
@@ -195,7 +212,8 @@ void write_trace_window(JsonWriter& json, const std::filesystem::path& path) {
     const auto row = rows.find(thread_of(event));
     const double start = number_of(event, "ts");
     const double stop = start + number_of(event, "dur");
-    if (text_of(event, "ph") == "X" && row != rows.end() && stop > begin && start < end) {
+    if (text_of(event, "ph") == "X" && row != rows.end() && is_time(start) && is_time(stop) &&
+        stop > begin && start < end && spans.size() < kMostSeen) {
       spans.push_back({.row = row->second,
                        .name = std::string(text_of(event, "name")),
                        .start = std::max(start, begin),
@@ -216,8 +234,8 @@ void write_trace_window(JsonWriter& json, const std::filesystem::path& path) {
       merged.push_back(std::move(span));
     }
   }
-  const bool cut = merged.size() > kMostSpans;
-  if (cut) {  // the longest are what one sees
+  const bool cut = spans.size() == kMostSeen || merged.size() > kMostSpans;
+  if (merged.size() > kMostSpans) {  // the longest are what one sees
     std::ranges::nth_element(merged, merged.begin() + kMostSpans, std::ranges::greater{},
                              [](const Span& span) { return span.end - span.start; });
     merged.resize(kMostSpans);

@@ -134,6 +134,8 @@ TEST_F(Folders, ALockNamesItsHolderAndEndsWithIt) {
   const pid_t other = ::fork();
   if (other == 0) {
     const FolderLock lock(dir_, "test", "trainer, process 77");
+    // Another user who could open it could hold it.
+    EXPECT_EQ(fs::status(dir_ / "run.lock").permissions() & ~fs::perms::owner_all, fs::perms::none);
     (void)!::write(ready[1], "x", 1);
     ::pause();
     ::_exit(0);

@@ -47,6 +47,29 @@ TEST(ConfigWild, AutoIsFilledAndSaysFromWhat) {
                     Contains("optimizer.params.eps: 1e-06  applied")));
 }
 
+// The updates multiply by its inverse, in fp32.
+TEST(ConfigWild, ALossScaleWhoseInverseIsNotFiniteIsRefused) {
+  const auto said = [](std::string_view scale) {
+    return error_text(
+        [&] { (void)parse(fmt::format(R"("fp16": {{"enabled": true, {}}})", scale)); });
+  };
+  for (const char* name : {"loss_scale", "min_loss_scale"}) {
+    for (const char* value : {"1e-40", "1e-38", "1.8e38", "1e300", "5e-324"}) {
+      EXPECT_THAT(said(fmt::format("\"{}\": {}, \"initial_scale_power\": 127", name, value)),
+                  AllOf(HasSubstr(fmt::format("fp16.{} is", name)),
+                        HasSubstr("it takes 0, or 2^-126 to 2^127")))
+          << value;
+    }
+  }
+  EXPECT_EQ(
+      parse(R"("fp16": {"enabled": true, "loss_scale": 1.1754943508222875e-38})").fp16.loss_scale,
+      0x1p-126);
+  EXPECT_EQ(
+      parse(R"("fp16": {"enabled": true, "loss_scale": 0, "min_loss_scale": 0})").fp16.loss_scale,
+      0);
+  EXPECT_EQ(parse(R"("fp16": {"enabled": false, "loss_scale": 1e-40})").fp16.loss_scale, 1e-40);
+}
+
 TEST(ConfigWild, ABadFillNamesItsFlag) {
   EXPECT_THAT(
       error_text([] {

@@ -6,7 +6,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "tests/support/strangers/other_user.hpp"
 #include "tests/support/strangers/rendezvous_job.hpp"
@@ -102,6 +105,51 @@ TEST_F(RunSecret, LiesInNoFolderThatOthersCanEnter) {
     note.leave({.port = 1, .secret = kSecret});
     EXPECT_TRUE(files().empty());
   }
+}
+
+// Another user has taken every name that is known beforehand.
+TEST_F(RunSecret, HasAFolderThatOthersCannotTake) {
+  if (!OtherUser::can_be()) {
+    GTEST_SKIP() << "only root can be another user";
+  }
+  const pid_t process = ::fork();
+  if (process == 0) {  // in a /tmp of its own
+    const std::string taken = fmt::format("/tmp/tandem-{}", ::geteuid());
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", "/tmp", "tmpfs", 0, "mode=1777") != 0) {
+      ::_exit(77);
+    }
+    (void)::mkdir(taken.c_str(), 0755);
+    (void)::chown(taken.c_str(), testing::kOtherUser, testing::kOtherUser);
+    ::unsetenv("XDG_RUNTIME_DIR");
+    const auto entries = [] {
+      return std::distance(std::filesystem::directory_iterator("/tmp"), {});
+    };
+    int faults = 0;
+    // Its home has no cache yet; then the caches of others in there, and no home at all.
+    for (const char* home : {"/tmp/home", "/tmp/home", "/proc/none"}) {
+      ::setenv("HOME", home, 1);
+      const auto before = entries();
+      MeetingNote note(Job().of(0));
+      note.leave({.port = 1, .secret = kSecret});
+      const auto found = note.read();
+      faults += found && found->secret == kSecret ? 0 : 1;
+      note.remove();
+      faults += home[1] == 'p' && entries() != before ? 1 : 0;
+      (void)::chmod("/tmp/home/.cache/tandem", 0755);
+    }
+    struct stat status{};
+    faults +=
+        ::stat("/tmp/home/.cache/tandem/runs", &status) == 0 && (status.st_mode & 077) == 0 ? 0 : 1;
+    ::_exit(faults);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(process, &status, 0), process);
+  if (WEXITSTATUS(status) == 77) {
+    GTEST_SKIP() << "no mounts can be made here";
+  }
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(RunSecret, ComesFromAFile) {

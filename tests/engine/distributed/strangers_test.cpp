@@ -128,5 +128,34 @@ TEST(Strangers, OfAnotherUserReadFillAndStopNothing) {
   ::close(over[1]);
 }
 
+// What listens at the port sends a byte now and then: each one comes in time, all of them do not.
+TEST(Strangers, WhoDripsBytesDoesNotOutlastTheDeadline) {
+  const Job job{.timeout = 1s, .secret = std::string(64, 's')};
+  const OwnedDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = testing::loopback(job.port);
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+            0);
+  ASSERT_EQ(::listen(listener.get(), 8), 0);
+  std::size_t most = 0;
+  std::thread dripping([&] {
+    for (;;) {
+      const OwnedDescriptor socket(::accept(listener.get(), nullptr, nullptr));
+      if (socket.get() < 0) {
+        return;
+      }
+      std::size_t sent = 0;
+      while (::send(socket.get(), "x", 1, MSG_NOSIGNAL) == 1) {
+        most = std::max(most, ++sent);
+        std::this_thread::sleep_for(100ms);
+      }
+    }
+  });
+  EXPECT_THAT(run({job.of(1)}, job.timeout).front(), ::testing::StartsWith("4 [rendezvous] "));
+  ::shutdown(listener.get(), SHUT_RDWR);
+  dripping.join();
+  EXPECT_GT(most, 0U);
+  EXPECT_LT(most, sizeof(rendezvous::Answer));
+}
+
 }  // namespace
 }  // namespace tandem

@@ -145,7 +145,7 @@ TEST_F(Monitors, TheExamplesFlagsFeedWandb) {
 TEST_F(Monitors, AModuleThatIsMissingCostsTheReportAlone) {
   write("modules/wandb.py", "raise ImportError(\"No module named 'wandb'\")\n");
   const Finished ended = run("run", "--steps 3 --use_wandb");
-  EXPECT_EQ(ended.code, 1);
+  EXPECT_EQ(ended.code, 6);
   EXPECT_THAT(ended.err,
               AllOf(HasSubstr("install it for the python3 of the PATH"),
                     HasSubstr("its process ended with exit code 1"), HasSubstr("the run goes on")));

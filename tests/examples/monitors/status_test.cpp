@@ -1,10 +1,17 @@
 // --status_socket and `tandem top`: a Prometheus parser reads /metrics while a run goes on, /actors
 // names what waits, and no digit changes.
+#include <atomic>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <thread>
 
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
 #include "examples/support/run_status.hpp"
+#include "runtime/system/owned_descriptor.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {
@@ -89,6 +96,102 @@ TEST_F(Status, ChangesNoDigit) {
   const Finished top = shell(fmt::format("'{}/tandem' top '{}'", TANDEM_BIN_DIR, path("on")));
   EXPECT_THAT(top.out,
               AllOf(HasSubstr("step      4"), HasSubstr("waits     unknown"), HasSubstr("ended")));
+}
+
+/// A stranger's socket, which answers every request by `answer`, which returns false when its other
+/// end is gone.
+class StrangersSocket {
+ public:
+  StrangersSocket(const std::string& path, std::function<void(int socket)> answer) {
+    ::unlink(path.c_str());
+    sockaddr_un at{};
+    at.sun_family = AF_UNIX;
+    path.copy(at.sun_path, sizeof(at.sun_path) - 1);
+    EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
+    EXPECT_EQ(::listen(listener_.get(), 8), 0);
+    thread_ = std::thread([this, answer = std::move(answer)] {
+      for (;;) {
+        const OwnedDescriptor socket(::accept(listener_.get(), nullptr, nullptr));
+        if (socket.get() < 0) {
+          return;
+        }
+        char request[4096];
+        (void)!::recv(socket.get(), request, sizeof(request), 0);
+        answer(socket.get());
+      }
+    });
+  }
+  ~StrangersSocket() {
+    ::shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  StrangersSocket(const StrangersSocket&) = delete;
+
+  static bool put(int socket, std::string_view text) {
+    return ::send(socket, text.data(), text.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(text.size());
+  }
+
+ private:
+  OwnedDescriptor listener_{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  std::thread thread_;
+};
+
+TEST_F(Status, TopBelievesNoSocket) {
+  write("r\x1bn/metrics.jsonl", "{\"step\": 3, \"loss\": 2}\n[5]\n\"x\"\n");
+  const auto top = [&] {
+    const Finished done = shell(fmt::format("'{}/tandem' top '{}' --status_socket '{}'",
+                                            TANDEM_BIN_DIR, path("r\x1bn"), path("s.sock")));
+    EXPECT_EQ(done.code, 0) << done.err;
+    EXPECT_EQ(done.out.find('\x1b'), std::string::npos) << done.out;
+    EXPECT_THAT(done.out, HasSubstr("step      3"));
+    return done.out;
+  };
+  constexpr std::string_view kHead = "HTTP/1.0 200 OK\r\n\r\n";
+  const auto says = [&](const std::string& body) {
+    const StrangersSocket socket(
+        path("s.sock"), [&](int to) { (void)StrangersSocket::put(to, std::string(kHead) + body); });
+    return top();
+  };
+  const std::string names = says(
+      R"({"scopes": [{"tasks": [{"name": "a\u001b[31m\nforged", "awaits": "b\u0007", )"
+      R"("since_s": 1}, 5, {"since_s": "x"}]}, "y"], "actors": [{"name": "c\nd", "depth": 3}, )"
+      R"({"name": 5, "depth": "x"}, null]})");
+  EXPECT_THAT(names, AllOf(HasSubstr("a\\x1b[31m\\nforged"), HasSubstr("c\\nd: 3 waiting")));
+  for (const char* other :
+       {"{\"scopes\": 5, \"actors\": {}}", "{}", "[1, 2]", "5", "no JSON", ""}) {
+    EXPECT_THAT(says(other), HasSubstr("waits     ")) << other;
+  }
+  EXPECT_THAT(says("[1, 2]"), HasSubstr("is no run"));
+
+  std::atomic<std::size_t> sent = 0;
+  {
+    const StrangersSocket endless(path("s.sock"), [&](int to) {
+      const std::string much(1 << 16, 'x');
+      for (bool goes = StrangersSocket::put(to, kHead); goes;
+           goes = StrangersSocket::put(to, much)) {
+        sent += much.size();
+      }
+    });
+    EXPECT_THAT(top(), HasSubstr("waits     unknown"));
+  }
+  EXPECT_LT(sent.load(), std::size_t{64} << 20);
+  const StrangersSocket dripping(path("s.sock"), [&](int to) {
+    while (StrangersSocket::put(to, "x")) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  });
+  EXPECT_THAT(top(), HasSubstr("waits     unknown"));
+}
+
+TEST_F(Status, TopReadsNoLinkAndNoFifo) {
+  write("secret", "{\"step\": 77, \"loss\": 2}\n");
+  fs::create_directories(path("run"));
+  fs::create_symlink(path("secret"), path("run/metrics.jsonl"));
+  ASSERT_EQ(::mkfifo(path("run/notes.txt").c_str(), 0600), 0);
+  const Finished done = shell(fmt::format("'{}/tandem' top '{}'", TANDEM_BIN_DIR, path("run")));
+  EXPECT_EQ(done.code, 0);
+  EXPECT_THAT(done.out, ::testing::Not(HasSubstr("77")));
 }
 
 TEST_F(Status, AnAddressForOthersIsRefused) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "tests/examples/trainer_fixture.hpp"
@@ -11,6 +12,7 @@
 namespace tandem {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -197,6 +199,89 @@ TEST_F(Report, OneLineWhereThereIsNothingToShow) {
   }
 }
 
+// A folder of a stranger: its reader may read files that the stranger may not.
+TEST_F(Report, NoLinkOrFifoOfAFolderIsRead) {
+  write("private", "a secret of its reader\n");
+  const std::vector<std::string> parts = {"notes.txt", "summary.json", "config_keys.txt",
+                                          "trace.json.gz"};
+  for (const bool links : {true, false}) {
+    write_run("run");
+    for (const std::string& part : parts) {
+      fs::remove(path("run/" + part));
+      if (links) {
+        fs::create_symlink(path("private"), path("run/" + part));
+      } else {
+        ASSERT_EQ(::mkfifo(path("run/" + part).c_str(), 0600), 0);
+      }
+    }
+    const Finished done = report("run");
+    ASSERT_EQ(done.code, 0) << done.err;
+    const std::string page = content_of(path("run/report.html"));
+    EXPECT_EQ(count(page, "a secret of its reader"), 0U);
+    simdjson::dom::parser parser;
+    const simdjson::dom::element absent = data_in(parser, page).at(0)["absent"];
+    EXPECT_EQ(simdjson::dom::array(absent).size(), parts.size());
+    EXPECT_THAT(std::string(std::string_view(absent.at(0))),
+                HasSubstr(links ? "it is a link" : "it is no ordinary file"));
+  }
+  for (const bool links : {true, false}) {
+    fs::remove(path("run/metrics.jsonl"));
+    if (links) {
+      write_metrics("other", 3);
+      fs::create_symlink(path("other/metrics.jsonl"), path("run/metrics.jsonl"));
+    } else {
+      ASSERT_EQ(::mkfifo(path("run/metrics.jsonl").c_str(), 0600), 0);
+    }
+    const Finished refused = report("run");
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr(links ? "metrics.jsonl: it is a link"
+                                             : "metrics.jsonl: it is no ordinary file"));
+  }
+}
+
+TEST_F(Report, WhatNoRunWritesCostsItsPartAlone) {
+  write("run/metrics.jsonl",
+        "{\"step\": 9007199254740992, \"loss\": 1}\n{\"step\": -5, \"loss\": 1}\n" +
+            std::string((1 << 20) + 1, 'x') + "\n{\"step\": 1, \"loss\": 2}\n" +
+            "{\"step\": 9007199254740991, \"loss\": 1}\n");
+  write("run/summary.json", "[1, 2]");
+  write("run/comms.json", "5");
+  const auto write_gz = [&](const std::string& text) {
+    const gzFile file = gzopen(path("run/trace.json.gz").c_str(), "wb");
+    gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+    gzclose(file);
+  };
+  const auto run_of = [&](simdjson::dom::parser& parser) {
+    EXPECT_EQ(report("run").code, 0);
+    return data_in(parser, content_of(path("run/report.html"))).at(0);
+  };
+  const std::string mark = R"({"ph":"i","pid":1,"tid":1,"ts":%,"args":{"step":#}},)";
+  const auto event = [&](const std::string& ts, const std::string& step) {
+    return mark.substr(0, mark.find('%')) + ts +
+           mark.substr(mark.find('%') + 1, mark.find('#') - mark.find('%') - 1) + step + "}},\n";
+  };
+  simdjson::dom::parser parser;
+  // A zero byte at a line's begin, a step without a next one, times and threads of no trace.
+  write_gz(
+      std::string("\0\0\0\n\n", 5) + "[\n" + event("0", "1") + event("10", "9223372036854775807") +
+      event("20", "2") + event("1e300", "3") +
+      R"({"ph":"M","name":"thread_name","pid":1e300,"tid":-1e300,"args":{"name":"compute"}},)" +
+      "\n");
+  simdjson::dom::element run = run_of(parser);
+  EXPECT_EQ(std::int64_t(run["steps"]), 2);
+  EXPECT_EQ(std::int64_t(run["unread_lines"]), 3);
+  EXPECT_TRUE(run["summary"].is_null());
+  EXPECT_EQ(simdjson::dom::array(run["trace"]["steps"]).size(), 2U);
+  write_gz(event("0", "1") + std::string((1 << 20) + 1, 'x') + "\n" + event("10", "2"));
+  run = run_of(parser);
+  EXPECT_TRUE(run["trace"].is_null());
+  bool is_said = false;
+  for (const std::string_view absent : run["absent"].get_array()) {
+    is_said |= absent.find("has lines of more than 1 MiB") != std::string_view::npos;
+  }
+  EXPECT_TRUE(is_said);
+}
+
 TEST_F(Report, ABrowserDrawsEveryPanel) {
   if (shell("command -v chromium").code != 0) {
     GTEST_SKIP() << "no chromium here; apt-get install chromium";
@@ -213,6 +298,19 @@ TEST_F(Report, ABrowserDrawsEveryPanel) {
   EXPECT_GE(count(full, "stroke-width=\"1.4\""), 2U * 8) << "a line per run and figure";
   EXPECT_THAT(full, HasSubstr("<td>4 KiB</td><td>7</td><td>500</td>")) << "of comms_logger";
   EXPECT_THAT(full, HasSubstr("<td>200</td><td>40.0 %</td>")) << "GFLOP/s, of 0.5 TFLOPS";
+
+  // Files of other types, and steps beyond which a page's numbers are not exact.
+  write("odd/metrics.jsonl",
+        "{\"step\": 9007199254740990, \"loss\": 2}\n"
+        "{\"step\": 9007199254740991, \"loss\": 1}\n");
+  write("odd/comms.json", R"({"rows": 5})");
+  write("odd/flops_profile.json", R"({"model": {"parts": 5}})");
+  write("odd/memory_plan.json", R"({"rank": {"host": "x"}})");
+  write("odd/summary.json", R"({"memory": 5, "flags": "abc"})");
+  ASSERT_EQ(report("odd").code, 0);
+  const std::string odd = drawn("odd/report.html");
+  EXPECT_THAT(odd, HasSubstr("data-panels=\"19\""));
+  EXPECT_THAT(odd, Not(HasSubstr("data-error=")));
 
   ASSERT_EQ(report("cut").code, 0);
   const std::string cut = drawn("cut/report.html");

@@ -5,7 +5,10 @@
 #include <chrono>
 #include <vector>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "models/data/open_records.hpp"
 #include "models/data/token_file.hpp"
@@ -137,6 +140,16 @@ TEST_F(TokenCache, ADamagedFileIsMadeAnewAndSmallDataIsNotKept) {
   put_data(16);
   EXPECT_FALSE(is_mapped(open()));
   EXPECT_EQ(files(), 1u);
+}
+
+// The folder may be opened by every user, and what is open can be locked.
+TEST_F(TokenCache, WhoLocksTheFolderStopsNothing) {
+  fs::create_directories(token_cache_folder());
+  const int folder = ::open(token_cache_folder().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(::flock(folder, LOCK_EX), 0);
+  EXPECT_TRUE(is_mapped(open()));
+  EXPECT_EQ(files(), 1U);
+  ::close(folder);
 }
 
 TEST_F(TokenCache, ErrorsOfTheDataGoUp) {
