@@ -18,6 +18,9 @@ namespace {
 
 using Kind = FileRequest::Kind;
 
+// As FileError's number: a pipe, a device or a folder, where a file should lie.
+constexpr int kNotRegular = EMEDIUMTYPE;
+
 // Linux transfers no more than 2 GiB - 4 KiB at a time.
 constexpr std::size_t kCallBytesMax = std::size_t{1} << 30;
 
@@ -53,6 +56,24 @@ IoFile::IoFile(int descriptor, bool direct, FileBackend* owner, std::string path
   if (direct) {
     memory_alignment_ =
         owner == nullptr ? memory_alignment_of(descriptor) : FileIo::kDirectAlignment;
+  }
+}
+
+/// It was opened without waiting (open_flags), which a regular file does not need any more.
+void IoFile::check(OpenMode mode) const {
+  if (owner_ != nullptr) {
+    return;
+  }
+  struct stat status{};
+  const bool is_known = ::fstat(descriptor_, &status) == 0;
+  // Where the caller makes a file, a pipe or a device that lies there is meant.
+  const bool may_be_other = mode == OpenMode::kCreate || mode == OpenMode::kReadWrite;
+  if (!is_known || !(S_ISREG(status.st_mode) || (may_be_other && !S_ISDIR(status.st_mode)))) {
+    throw FileError(fmt::format("[file] cannot open {}: it is no regular file", path_),
+                    kNotRegular);
+  }
+  if (const int flags = ::fcntl(descriptor_, F_GETFL); flags >= 0) {
+    static_cast<void>(::fcntl(descriptor_, F_SETFL, flags & ~O_NONBLOCK));
   }
 }
 
@@ -189,6 +210,10 @@ FileIo::Awaiter<void> FileIo::exchange(std::string one, std::string other, StopT
 
 FileIo::Awaiter<void> FileIo::remove(std::string path, StopToken stop) {
   return {*this, FileRequest{.kind = Kind::kRemove, .path = std::move(path)}, stop};
+}
+
+FileIo::Awaiter<void> FileIo::remove_tree(std::string path, StopToken stop) {
+  return {*this, FileRequest{.kind = Kind::kRemoveTree, .path = std::move(path)}, stop};
 }
 
 FileIo::Awaiter<std::uint64_t> FileIo::size(const IoFile& file, StopToken stop) {
