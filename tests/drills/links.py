@@ -111,7 +111,7 @@ def quick():
 
 
 def flags(output, steps, *more):
-    return demo_flags(output, steps, ("--max_length", 16, "--save_every", 2, *more))
+    return demo_flags(output, steps, ("--max_length", 48, "--save_every", 2, *more))
 
 
 def train(options, *arguments):
