@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -18,7 +19,7 @@ namespace {
 
 using Kind = FileRequest::Kind;
 
-// As FileError's number: a pipe, a device or a folder, where a file should lie.
+// As FileError's number: a pipe or a device where a file should lie.
 constexpr int kNotRegular = EMEDIUMTYPE;
 
 // Linux transfers no more than 2 GiB - 4 KiB at a time.
@@ -59,18 +60,22 @@ IoFile::IoFile(int descriptor, bool direct, FileBackend* owner, std::string path
   }
 }
 
-/// It was opened without waiting (open_flags), which a regular file does not need any more.
+/// What had to exist was opened without waiting (open_flags), which a regular file does not need
+/// any more.
 void IoFile::check(OpenMode mode) const {
-  if (owner_ != nullptr) {
+  if (owner_ != nullptr || (mode != OpenMode::kRead && mode != OpenMode::kUpdate)) {
     return;
   }
   struct stat status{};
-  const bool is_known = ::fstat(descriptor_, &status) == 0;
-  // Where the caller makes a file, a pipe or a device that lies there is meant.
-  const bool may_be_other = mode == OpenMode::kCreate || mode == OpenMode::kReadWrite;
-  if (!is_known || !(S_ISREG(status.st_mode) || (may_be_other && !S_ISDIR(status.st_mode)))) {
-    throw FileError(fmt::format("[file] cannot open {}: it is no regular file", path_),
-                    kNotRegular);
+  const int error = ::fstat(descriptor_, &status) != 0 ? errno
+                    : S_ISDIR(status.st_mode)          ? EISDIR
+                    : S_ISREG(status.st_mode)          ? 0
+                                                       : kNotRegular;
+  if (error != 0) {
+    throw FileError(fmt::format("[file] cannot open {}: {}", path_,
+                                error == kNotRegular ? "it is no regular file"
+                                                     : std::generic_category().message(error)),
+                    error);
   }
   if (const int flags = ::fcntl(descriptor_, F_GETFL); flags >= 0) {
     static_cast<void>(::fcntl(descriptor_, F_SETFL, flags & ~O_NONBLOCK));

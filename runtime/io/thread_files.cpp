@@ -123,8 +123,9 @@ std::int64_t system_call(FileOp& op) {
 }  // namespace
 
 int open_flags(const FileRequest& request) noexcept {
-  // O_NONBLOCK: a pipe in the file's place must not hang us (IoFile::check()).
-  const int common = O_CLOEXEC | O_NONBLOCK | (request.direct ? O_DIRECT : 0);
+  // O_NONBLOCK: a pipe in the place of a file that must exist must not hang us (IoFile::check()).
+  const bool must_exist = request.mode == OpenMode::kRead || request.mode == OpenMode::kUpdate;
+  const int common = O_CLOEXEC | (must_exist ? O_NONBLOCK : 0) | (request.direct ? O_DIRECT : 0);
   switch (request.mode) {
     case OpenMode::kRead:
       return O_RDONLY | common;
