@@ -89,12 +89,14 @@ Task<bool> Engine::Impl::begin_checkpoint(CheckpointArgs args) {
   for (auto& [name, text] : args.files) {
     texts.push_back({name, std::move(text)});
   }
-  const bool begun =
-      co_await saves.begin({.parent = args.folder,
-                            .name = args.tag.empty() ? checkpoint_name(global_steps) : args.tag,
-                            .step = global_steps,
-                            .texts = std::move(texts),
-                            .keep = args.keep});
+  const bool begun = co_await saves.begin(
+      {.parent = args.folder,
+       .name = args.tag.empty() ? checkpoint_name(global_steps) : args.tag,
+       .step = global_steps,
+       .texts = std::move(texts),
+       .keep = args.keep,
+       .keeps_all_since =
+           skipped_in_a_row > 0 ? "steps are being skipped, since no gradient is finite" : ""});
   checkpoint_wait_s_ += watch.elapsed_s();
   co_return begun;
 }
@@ -116,11 +118,12 @@ Task<LoadedCheckpoint> Engine::Impl::load_checkpoint(std::string load_dir, std::
   co_await checkpoints().finish();
   CheckpointLoad load(checkpoints(), rank);
   co_await load.look(tag.empty() ? load_dir : load_dir + "/" + tag, !tag.empty());
-  std::vector<std::string> notes;
+  std::vector<std::string> notes;  // what was stepped over
   for (const Candidate& candidate : load.candidates()) {
     std::string fault = co_await load.open(candidate);
     if (fault.empty()) {
       LoadedCheckpoint loaded = co_await load_whole(&load, args);
+      notes.insert(notes.begin(), load.broken().begin(), load.broken().end());
       loaded.notes.insert(loaded.notes.begin(), notes.begin(), notes.end());
       co_return loaded;
     }
@@ -133,6 +136,10 @@ Task<LoadedCheckpoint> Engine::Impl::load_whole(CheckpointLoad* load, LoadArgs a
   const std::string& folder = load->path();
   const RunState saved =
       RunState::parse(co_await load->text(kStateFile), folder + "/" + kStateFile);
+  if (saved.global_steps != load->step()) {
+    throw user_error("resume", "{}/{} is of step {} and its manifest of step {}; use another one",
+                     folder, kStateFile, saved.global_steps, load->step());
+  }
   LoadedCheckpoint loaded{.path = folder,
                           .step = saved.global_steps,
                           .client_state = co_await load->text(kClientFile),

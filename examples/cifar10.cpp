@@ -28,6 +28,8 @@
 #include "examples/support/cifar/accuracy.hpp"
 #include "examples/support/cifar/flags.hpp"
 #include "examples/support/cifar/report.hpp"
+#include "examples/support/folder/output_folder.hpp"
+#include "examples/support/folder/run_room.hpp"
 #include "examples/support/metrics_writer.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
@@ -149,9 +151,9 @@ int cifar10(CifarFlags flags) {
   RunPlan plan = plan_run(model, config, engine_options(flags, choose_device(flags.device)),
                           {.records = train_images->size()}, run_limits(flags), *ranks);
   const Disks disks = find_disks(*ranks, flags.output_dir);
-  plan_disk(plan, model, flags, config, sizeof(float), 0, *ranks, disks);
+  RunRoom room = plan_disk(plan, model, flags, config, sizeof(float), 0, *ranks, disks);
   plan.require_fit();
-  const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank(), disks);
+  const TakenFolders folders = take_output_dir(flags, *ranks, disks, {"model"});
   Engine engine(
       {.model = std::move(model),
        .config = config,
@@ -167,6 +169,7 @@ int cifar10(CifarFlags flags) {
   require_traced_steps(flags, engine.global_steps(), total_steps);
   MetricsOptions reports = metrics_options(flags, engine, total_steps);
   reports.log_interval = 0;
+  reports.has_disk = disks.is_first_of_its_disk(static_cast<std::uint32_t>(engine.rank()));
   MetricsWriter metrics(std::move(reports));
   report_by(metrics, engine);
   const auto status = serve_status(engine.loop(), flags.status_socket, metrics, engine.rank());
@@ -190,7 +193,7 @@ int cifar10(CifarFlags flags) {
                             .every = epoch_steps},
                            engine, metrics);
   evaluation.restore(resumed.client_state);
-  RunCheckpoints checkpoints(flags, engine, metrics, {}, [&] { return evaluation.state(); });
+  RunCheckpoints checkpoints(flags, engine, metrics, room, {}, [&] { return evaluation.state(); });
   train(flags, engine, metrics, evaluation, checkpoints, total_steps, epoch_steps);
   finish_reports(metrics, engine);
   end_trace();

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/config/config.hpp"
 #include "engine/device/device_choice.hpp"
@@ -24,6 +25,8 @@
 #include "examples/support/finetune/evaluation.hpp"
 #include "examples/support/finetune/flags.hpp"
 #include "examples/support/finetune/start_clock.hpp"
+#include "examples/support/folder/output_folder.hpp"
+#include "examples/support/folder/run_room.hpp"
 #include "examples/support/metrics_writer.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/reexec.hpp"
@@ -74,8 +77,11 @@ int finetune(FinetuneFlags flags) {
                                           .parts = trained_parts(flags),
                                           .adapters_from = flags.lora_from,
                                           .add_tokens = flags.add_tokens});
-  const std::string model_folder =
-      flags.output_dir + (pretrained.lora().any() ? "/adapter" : "/model");
+  std::vector<std::string> saved = {pretrained.lora().any() ? "adapter" : "model"};
+  const std::string model_folder = flags.output_dir + "/" + saved.front();
+  if (flags.eval.keep_best) {
+    saved.push_back(saved.front() + "-best");
+  }
   pretrained.check_saves_elsewhere(model_folder);
   start.mark("model");
   const FinetuneData data = open_data(flags, pretrained.tokenizer_folder(), pretrained.tokenizer());
@@ -100,11 +106,12 @@ int finetune(FinetuneFlags flags) {
                run_limits(flags), *ranks);
   const std::size_t models = flags.eval.keep_best ? 2 : 1;
   const Disks disks = find_disks(*ranks, flags.output_dir);
-  plan_disk(plan, model, flags, config, models * bytes_of(saved_type(flags, config)),
-            static_cast<std::int64_t>(models) * tokenizer_bytes(pretrained.tokenizer_folder()),
-            *ranks, disks);
+  RunRoom room =
+      plan_disk(plan, model, flags, config, models * bytes_of(saved_type(flags, config)),
+                static_cast<std::int64_t>(models) * tokenizer_bytes(pretrained.tokenizer_folder()),
+                *ranks, disks);
   plan.require_fit();
-  const std::optional<FolderLock> lock = take_output_dir(flags.output_dir, ranks->rank(), disks);
+  const TakenFolders folders = take_output_dir(flags, *ranks, disks, saved);
   if (ranks->rank() == 0) {
     write_plan(plan, flags.output_dir);
   }
@@ -127,6 +134,7 @@ int finetune(FinetuneFlags flags) {
   MetricsOptions reports = metrics_options(flags, engine, length.steps);
   reports.log_interval = flags.log_level == "DEBUG" ? 1 : flags.log_interval;
   reports.quiet = flags.log_level == "WARNING" || flags.log_level == "ERROR";
+  reports.has_disk = disks.is_first_of_its_disk(static_cast<std::uint32_t>(engine.rank()));
   MetricsWriter metrics(std::move(reports));
   report_by(metrics, engine);
   const auto status = serve_status(engine.loop(), flags.status_socket, metrics, engine.rank());
@@ -153,12 +161,14 @@ int finetune(FinetuneFlags flags) {
   RunEvaluation evaluation(
       evaluation_options(flags, config, length, data.evaluated, pretrained, engine, metrics,
                          [&](const std::string& folder) {
+                           room.give_back();
                            pretrained.save(engine, folder, saved_type(flags, config),
                                            data.end_token);
+                           room.hold();
                          }),
       engine, metrics);
   evaluation.restore(resumed.client_state);
-  RunCheckpoints checkpoints(flags, engine, metrics,
+  RunCheckpoints checkpoints(flags, engine, metrics, room,
                              {{"config.json", hf_config_json(pretrained.config(), "float32")}},
                              [&] { return evaluation.state(); });
   start.mark("rest");

@@ -24,7 +24,7 @@ namespace {
 /// What a saved model replaces of the older one in its folder.
 bool is_model_file(std::string_view name) {
   return name == "config.json" || name == "generation_config.json" || is_tokenizer_file(name) ||
-         is_weight_file(name) || (name.starts_with('.') && name.find(".tmp-") != name.npos);
+         is_weight_file(name) || is_abandoned_file(name);
 }
 
 /// In the order in which the engine visits its parameters; readers go by name.

@@ -21,6 +21,7 @@
 #include "runtime/detail/trace_events.hpp"
 #include "runtime/detail/trace_ring.hpp"
 #include "runtime/system/bounded_lines.hpp"
+#include "runtime/system/nonce.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem::trace {
@@ -42,8 +43,8 @@ class NewFile {
       throw cannot_write(path, "it is no regular file");
     }
     const std::size_t name = path.rfind('/') + 1;  // npos + 1 is 0
-    temporary_ = fmt::format("{}.{}.tmp-{}-{:x}", path.substr(0, name), path.substr(name), getpid(),
-                             detail::now_ns());
+    temporary_ =
+        fmt::format("{}.{}.tmp-{}", path.substr(0, name), path.substr(name), fresh_nonce());
     file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     // "T": zlib as it is, without compression.
     stream_ = file_ < 0 ? nullptr : gzdopen(file_, gzip ? "wb" : "wbT");

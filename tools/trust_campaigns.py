@@ -260,6 +260,10 @@ CAMPAIGNS = [
              "TMPDIR=/dev/shm $BIN/io_faults --quick",
              drill("{injected} calls failed, {killed} of them a kill: {silent} losses not said, {harmed} older models or checkpoints "
                    "harmed, {left} temporary files left, {unclear} unclear lines")),
+    Campaign("links", "links, pipes, folders and files of others at every path of a run's folder, training, resuming and again",
+             "nothing outside changes, nothing of others goes; every case ends in time with its code and one line",
+             "$PYTHON tests/drills/links.py --bin $BIN", "$PYTHON tests/drills/links.py --quick --bin $BIN",
+             drill("{cases} cases, {faults} faults")),
     Campaign("fuzz", "inputs of every format that is read, with ASan and UBSan", "10^8 executions, 0 crashes",
              "./tandem build fuzz && $PYTHON tests/fuzz/campaign.py build/fuzz/bin --runs 100000000 "
              "--record build/fuzz/campaign.json",

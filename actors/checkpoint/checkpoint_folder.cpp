@@ -10,6 +10,7 @@
 #include "actors/storage/folder.hpp"
 #include "actors/storage/hash_file.hpp"
 #include "runtime/event_loop.hpp"
+#include "runtime/system/nonce.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/planted.hpp"
 
@@ -21,7 +22,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporary = ".tmp-";
-constexpr std::string_view kRemoved = ".tmp-old";
+constexpr std::string_view kRemoved = ".tmp-old-";
+constexpr std::string_view kNotFinite = "holds a value that is not finite";
 constexpr std::uint64_t kMostManifestBytes = std::uint64_t{1} << 30;
 
 std::string join(const std::string& folder, std::string_view name) {
@@ -32,6 +34,15 @@ std::string join(const std::string& folder, std::string_view name) {
 bool is_left_over(std::string_view name) {
   const std::size_t end = name.find(kTemporary);
   return end != std::string_view::npos && step_of_checkpoint(name.substr(0, end)).has_value();
+}
+
+/// "step-00000020.tmp-old-...": it has lost its name to be removed.
+bool is_removal(std::string_view name) { return name.find(kRemoved) != std::string_view::npos; }
+
+/// A save or a removal that was killed, for certain: what else is called like that is a user's.
+bool is_killed(std::string_view name) {
+  const std::string_view middle = is_removal(name) ? kRemoved : kTemporary;
+  return is_left_over(name) && is_nonce(name.substr(name.find(middle) + middle.size()));
 }
 
 /// The step of a checkpoint's name, or of one that was killed; -1: it is neither.
@@ -75,6 +86,10 @@ Task<> look_at(FileIo* io, std::string folder, std::int64_t step, NamedCheckpoin
     const Slices slices = co_await read_slices(io, folder);
     check_step(slices.step, step);
     co_await check_sizes(io, folder, &slices.files);
+    if (std::string bad = first_not_finite(slices.files); !bad.empty()) {
+      into->not_finite.push_back({.path = std::move(folder), .tensor = std::move(bad)});
+      co_return;
+    }
     into->slices.push_back({.step = step,
                             .path = folder,
                             .name = checkpoint_name(step),
@@ -85,7 +100,11 @@ Task<> look_at(FileIo* io, std::string folder, std::int64_t step, NamedCheckpoin
     const Manifest manifest = co_await read_manifest(io, folder);
     check_step(manifest.step, step);
     co_await check_sizes(io, folder, &manifest.files);
-    into->whole.push_back(std::move(folder));
+    if (std::string bad = first_not_finite(manifest.files); !bad.empty()) {
+      into->not_finite.push_back({.path = std::move(folder), .tensor = std::move(bad)});
+    } else {
+      into->whole.push_back(std::move(folder));
+    }
   }
 }
 
@@ -99,7 +118,7 @@ Task<NamedCheckpoints> look_into(FileIo* io, std::string parent) {
   for (const std::string& name : names) {
     const std::int64_t step = step_in_name(name);
     const std::string path = join(parent, name);
-    if (step < 0 || name.ends_with(kRemoved) || (is_left_over(name) && !has_slices(path))) {
+    if (step < 0 || is_removal(name) || (is_left_over(name) && !has_slices(path))) {
       continue;
     }
     std::string fault;
@@ -111,6 +130,9 @@ Task<NamedCheckpoints> look_into(FileIo* io, std::string parent) {
     if (!fault.empty() && !is_left_over(name)) {
       found.broken.push_back(fmt::format("{}: {}", path, fault));
     }
+  }
+  for (const NotFinite& one : found.not_finite) {
+    found.broken.push_back(fmt::format("{}: {} {}", one.path, one.tensor, kNotFinite));
   }
   std::ranges::reverse(found.broken);
   // Of two saves of a step, the one begun later: names do not say which that is.
@@ -124,6 +146,9 @@ Task<NamedCheckpoints> look_into(FileIo* io, std::string parent) {
 void compare(const std::string& path, const ManifestFile& expected, const ManifestFile& found,
              std::vector<std::string>& faults) {
   if (found.hash == expected.hash) {
+    if (const std::string bad = first_not_finite({found}); !bad.empty()) {
+      faults.push_back(fmt::format("{}{} {}", path, bad.substr(found.name.size()), kNotFinite));
+    }
     return;
   }
   const std::size_t before = faults.size();
@@ -155,16 +180,51 @@ Task<> verify_file(FileIo* io, std::string path, const ManifestFile* expected,
   }
 }
 
-Task<> remove_folder_of_files(FileIo* io, std::string folder) {
-  for (const std::string& name : co_await io->list_folder(folder)) {
-    co_await io->remove(join(folder, name));
+/// One failure does not stop the others; the first one is told at the end.
+class Failures {
+ public:
+  void keep(const FileError& error) {
+    if (!first_) {
+      first_ = error;
+    }
   }
-  co_await io->remove_folder(std::move(folder));
+  void rethrow() const {
+    if (first_) {
+      throw *first_;
+    }
+  }
+
+ private:
+  std::optional<FileError> first_;
+};
+
+Task<> remove_one(FileIo* io, std::string path, Failures* failures) {
+  try {
+    co_await io->remove_tree(std::move(path));
+  } catch (const FileError& error) {
+    failures->keep(error);
+  }
+}
+
+/// The new path; empty: it keeps its name.
+Task<std::string> take_name_away(FileIo* io, std::string path, Failures* failures) {
+  std::string away = fmt::format("{}{}{}", path, kRemoved, fresh_nonce());
+  try {
+    co_await io->rename(std::move(path), away);
+  } catch (const FileError& error) {
+    failures->keep(error);
+    away.clear();
+  }
+  co_return away;
 }
 
 }  // namespace
 
 std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+
+std::string temporary_checkpoint(const std::string& folder, const std::string& nonce) {
+  return fmt::format("{}{}{}", folder, kTemporary, nonce);
+}
 
 std::optional<std::int64_t> step_of_checkpoint(std::string_view name) {
   if (!name.starts_with(kPrefix)) {
@@ -276,16 +336,19 @@ Task<std::vector<std::string>> verify_entries(FileIo* io, std::string folder,
 }
 
 Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newest) {
+  Failures failures;
   for (const std::string& name : co_await io->list_folder(parent)) {
-    std::error_code ignored;
-    if (is_left_over(name)) {
-      co_await remove_folder_of_files(io, join(parent, name));
-    } else if (is_abandoned_file(name) && fs::is_regular_file(join(parent, name), ignored)) {
-      co_await io->remove(join(parent, name));
+    if (is_killed(name) || is_abandoned_file(name)) {
+      co_await remove_one(io, join(parent, name), &failures);
     }
   }
   NamedCheckpoints found = co_await look_into(io, parent);
   std::vector<std::string> old = std::move(found.whole);
+  // They do not count among those that stay, since no run can go on from them.
+  std::vector<std::string> useless;
+  for (NotFinite& one : found.not_finite) {
+    useless.push_back(std::move(one.path));
+  }
   for (FoundSlices& slices : found.slices) {
     old.push_back(std::move(slices.path));
   }
@@ -296,16 +359,18 @@ Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newes
   });
   old.erase(old.begin(),
             old.begin() + std::min<std::ptrdiff_t>(std::max(keep, 1), std::ssize(old)));
+  old.insert(old.end(), useless.begin(), useless.end());
   for (std::string& path : old) {
-    const std::string away = fmt::format("{}{}", path, kRemoved);
-    co_await io->rename(std::exchange(path, away), away);
+    path = co_await take_name_away(io, std::move(path), &failures);
   }
+  std::erase(old, "");
   if (!old.empty() && !planted(Bug::kRemovalNotSynced)) {
     co_await io->fsync_folder(parent);
   }
   for (const std::string& path : old) {
-    co_await remove_folder_of_files(io, path);
+    co_await remove_one(io, path, &failures);
   }
+  failures.rethrow();
 }
 
 }  // namespace tandem

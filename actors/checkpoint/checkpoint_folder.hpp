@@ -4,6 +4,8 @@
 // A checkpoint is whole when its folder has its final name, its manifest parses, and every file of
 // the manifest is there in its size: CheckpointSave gives the name last. There is no file that says
 // which one is the latest.
+// One whose weights or moments are not finite counts as damaged: its manifest says so, and hashing
+// its files looks again.
 // A folder of slices is one disk's part of a checkpoint, likewise with slices.json. Under a
 // temporary name it counts where it is whole, since it is sealed on all disks before it takes its
 // name on any; under the name that a removal gives it, it never counts.
@@ -29,6 +31,8 @@ std::string checkpoint_name(std::int64_t step);
 /// The step of exactly such a name.
 std::optional<std::int64_t> step_of_checkpoint(std::string_view name);
 
+/// What a save of that folder is called until it is whole; `nonce` as nonce_text() makes it.
+std::string temporary_checkpoint(const std::string& folder, const std::string& nonce);
 struct FoundCheckpoint {
   std::int64_t step = 0;
   std::string path;
@@ -46,15 +50,23 @@ struct FoundSlices {
   [[nodiscard]] bool is_named() const { return path.ends_with("/" + name); }
 };
 
-/// The whole ones, newest first. Those that have a checkpoint's name and are not whole come into
-/// `broken` (may be null), one line each: "path: why". FileError if `parent` cannot be listed.
+/// The whole ones whose values are finite, newest first. Those that have a checkpoint's name and
+/// are not whole come into `broken` (may be null), one line each: "path: why". FileError if
+/// `parent` cannot be listed.
 Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string parent,
                                                     std::vector<std::string>* broken);
 
+/// A folder whose weights or moments hold a NaN or an infinity.
+struct NotFinite {
+  std::string path;
+  std::string tensor;  // the first such, with its file
+};
+
 struct NamedCheckpoints {
-  std::vector<std::string> whole;   // folders, newest first
+  std::vector<std::string> whole;   // folders, newest first; their values are finite
   std::vector<FoundSlices> slices;  // newest first, by step and save; also those without names
-  std::vector<std::string> broken;  // "path: why", of those that are not whole
+  std::vector<std::string> broken;  // "path: why", of those that are not whole or not finite
+  std::vector<NotFinite> not_finite;
 };
 
 /// The checkpoints that a user means by `folder`: itself, whatever its name, or those in it, or
@@ -79,8 +91,8 @@ Task<Slices> read_slices(FileIo* io, std::string folder);
 Task<std::string> read_text(FileIo* io, std::string path);
 
 /// Hashes the files i with i % parts == part. One line for each fault, with the file and, where
-/// only some of its tensors differ, each of those ("its header": the bytes before them). Nothing:
-/// they are as they were written.
+/// only some of its tensors differ, each of those ("its header": the bytes before them); also for
+/// values that are not finite. Nothing: they are as they were written, and a run can go on.
 Task<std::vector<std::string>> verify_files(FileIo* io, std::string folder, Manifest manifest,
                                             std::uint32_t part, std::uint32_t parts,
                                             CpuPool* pool = nullptr);
@@ -89,11 +101,13 @@ Task<std::vector<std::string>> verify_entries(FileIo* io, std::string folder,
                                               std::vector<ManifestFile> files, std::uint32_t part,
                                               std::uint32_t parts, CpuPool* pool = nullptr);
 
-/// Keeps `keep` whole ones, or folders of slices (at least one), and removes the others, and what
-/// is left of saves, removals and single files that were killed: no save may be under way in
-/// `parent`. `newest` is the step that was saved last: it stays, then those of earlier steps,
-/// newest first. Later ones are of a run that was left, and go first. A folder loses its name, for
-/// certain, before its first file goes. FileError at the first failure.
+/// Only behind a save whose values are finite. Keeps `keep` whole ones, or folders of slices (at
+/// least one), and removes the others, and what is left of saves, removals and single files that
+/// were killed: no save may be under way in `parent`. `newest` is the step that was saved last: it
+/// stays, then those of earlier steps, newest first. Later ones are of a run that was left, and go
+/// first. A folder loses its name, for certain, before its first file goes. A link in the place of
+/// a folder goes itself, and what it leads to stays. One that cannot be removed does not keep the
+/// others; FileError of the first.
 Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newest);
 
 }  // namespace tandem

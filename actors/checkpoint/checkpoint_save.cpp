@@ -37,21 +37,24 @@ std::span<const std::byte> bytes_of_text(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
-Task<> remove_quietly(FileIo* io, std::string path) {
+Task<> remove_quietly(FileIo* io, std::string folder) {
   try {
-    co_await io->remove(std::move(path));
+    co_await io->remove_tree(std::move(folder));
   } catch (const Error&) {  // the caller has an error of its own to tell
   }
 }
 
-Task<> remove_folder_quietly(FileIo* io, std::string folder) {
-  try {
-    for (const std::string& name : co_await io->list_folder(folder)) {
-      co_await remove_quietly(io, folder + "/" + name);
+/// What is replaced has to be a checkpoint, be it a damaged one.
+Task<> require_checkpoint(FileIo* io, std::string folder) {
+  for (const std::string& name : co_await io->list_folder(folder)) {
+    if (name == kManifestName || name == kSlicesName) {
+      co_return;
     }
-    co_await io->remove_folder(std::move(folder));
-  } catch (const Error&) {  // the same
   }
+  throw failure(
+      ExitCode::kFailure, kWhere,
+      "{} is in the way and is no checkpoint; move it away, so that the next save has room",
+      folder);
 }
 
 }  // namespace
@@ -117,6 +120,7 @@ Task<> CheckpointSave::create() {
                   plan_.folder, needed, free);
   }
   co_await io_->make_folder(plan_.temporary);
+  made_folder_ = true;
   for (const auto& part : parts_) {
     co_await create_file(part.get());
   }
@@ -124,7 +128,7 @@ Task<> CheckpointSave::create() {
 }
 
 Task<> CheckpointSave::create_file(Part* part) {
-  IoFile file = co_await io_->open(path_of(part->entry.name), OpenMode::kCreate);
+  IoFile file = co_await io_->open(path_of(part->entry.name), OpenMode::kNew);
   co_await io_->reserve(file, part->entry.size_bytes);
   co_await io_->write(file, 0, bytes_of_text(part->header));
   co_await io_->close(std::move(file));
@@ -258,7 +262,7 @@ std::string CheckpointSave::text_of(std::vector<ManifestFile> files) const {
 }
 
 Task<> CheckpointSave::write_text(std::string path, std::string text) {
-  IoFile file = co_await io_->open(std::move(path), OpenMode::kCreate);
+  IoFile file = co_await io_->open(std::move(path), OpenMode::kNew);
   co_await io_->write(file, 0, bytes_of_text(text));
   co_await io_->fsync(file);
   co_await io_->close(std::move(file));
@@ -310,13 +314,14 @@ Task<> give_name(FileIo* io, std::string temporary, std::string folder) {
     }
   }
   if (taken) {
+    co_await require_checkpoint(io, folder);
     co_await io->exchange(temporary, folder);
   }
   if (!planted(Bug::kCommitNotSynced)) {
     co_await io->fsync_folder(folder_of(folder));
   }
   if (taken) {
-    co_await remove_folder_quietly(io, temporary);
+    co_await remove_quietly(io, temporary);
   }
 }
 
@@ -325,7 +330,9 @@ Task<> CheckpointSave::discard() {
   for (const auto& part : parts_) {
     part->file.abandon();
   }
-  co_await remove_folder_quietly(io_, plan_.temporary);
+  if (made_folder_) {  // what else has the name is not ours
+    co_await remove_quietly(io_, plan_.temporary);
+  }
 }
 
 }  // namespace tandem

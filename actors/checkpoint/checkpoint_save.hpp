@@ -135,6 +135,7 @@ class CheckpointSave {
   std::uint32_t world_;
   CpuPool* pool_;
   std::vector<std::unique_ptr<Part>> parts_;
+  bool made_folder_ = false;  // by create()
   bool failed_ = false;
 };
 

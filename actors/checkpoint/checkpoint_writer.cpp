@@ -255,6 +255,7 @@ Task<bool> CheckpointWriter::share_piece(CheckpointSave* save, CheckpointPiece p
   }
   const std::size_t tail = (bytes - head) % block;
   const std::size_t whole = bytes - head - tail;
+  co_await check_as_written(in_file + head, whole);
   shares_ = co_await save->share(piece.file, piece.data_offset + head, &options_.state_file->file(),
                                  from + head, whole);
   if (!shares_) {
@@ -263,6 +264,18 @@ Task<bool> CheckpointWriter::share_piece(CheckpointSave* save, CheckpointPiece p
   co_await copy_edge(save, piece, 0, in_file, head);
   co_await copy_edge(save, piece, head + whole, in_file + head + whole, tail);
   co_return true;
+}
+
+/// What is shared is not read before its hash is taken: bytes that the disk or another
+/// program has changed would count as the run's.
+Task<> CheckpointWriter::check_as_written(const std::byte* in_file, std::size_t bytes) {
+  StateFile& file = *options_.state_file;
+  const HostBuffer piece(std::min(bytes, kStoragePieceBytes));
+  for (std::size_t at = 0; at < bytes; at += piece.size_bytes()) {
+    co_await file.read({{file.data() + file.offset_of(in_file + at), piece.data(),
+                         std::min(piece.size_bytes(), bytes - at)}},
+                       "checkpoint");
+  }
 }
 
 Task<> CheckpointWriter::copy_edge(CheckpointSave* save, CheckpointPiece piece, std::uint64_t at,

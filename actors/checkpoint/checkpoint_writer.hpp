@@ -134,6 +134,7 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
   /// Shares what can be; what is left to be written.
   Task<std::vector<CheckpointPiece>> share(CheckpointSave* save, std::uint32_t unit);
   Task<bool> share_piece(CheckpointSave* save, CheckpointPiece piece, const std::byte* in_file);
+  Task<> check_as_written(const std::byte* in_file, std::size_t bytes);
   Task<> copy_edge(CheckpointSave* save, CheckpointPiece piece, std::uint64_t at,
                    const std::byte* in_file, std::size_t bytes);
   Task<> write_state(CheckpointSave* save, std::uint32_t unit,

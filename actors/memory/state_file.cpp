@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <xxhash.h>
 
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
@@ -17,7 +18,57 @@
 namespace tandem {
 namespace {
 
+std::uint32_t sum_of(const std::byte* block) noexcept {
+  return static_cast<std::uint32_t>(XXH3_64bits(block, StateFile::kAlignment));
+}
+
 constexpr std::size_t aligned(std::size_t bytes) { return round_up(bytes, StateFile::kAlignment); }
+
+/// Nothing where the file system cannot: no direct transfers (EINVAL), or no files without a name.
+Task<IoFile> try_open(FileIo* io, std::string path, OpenMode mode, bool direct) {
+  try {
+    co_return direct ? co_await io->open_direct(std::move(path), mode)
+                     : co_await io->open(std::move(path), mode);
+  } catch (const FileError& error) {
+    const int number = error.error_number();
+    const bool no_direct = direct && number == EINVAL;
+    const bool no_nameless = mode == OpenMode::kNameless &&
+                             (number == EOPNOTSUPP || number == EISDIR || number == EINVAL);
+    if (!no_direct && !no_nameless) {
+      throw;
+    }
+  }
+  co_return IoFile();
+}
+
+Task<> remove_if_there(FileIo* io, std::string path) {
+  try {
+    co_await io->remove(std::move(path));
+  } catch (const FileError& error) {
+    if (error.error_number() != ENOENT) {
+      throw;
+    }
+  }
+}
+
+/// A file for this user alone, that no name leads to: another user who could open it would read
+/// weights for as long as the run lasts.
+Task<IoFile> open_private(FileIo* io, std::string path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  for (const bool direct : {true, false}) {
+    if (IoFile file = co_await try_open(io, folder, OpenMode::kNameless, direct); file.is_open()) {
+      co_return file;
+    }
+  }
+  IoFile file = co_await try_open(io, path, OpenMode::kPrivate, true);
+  if (!file.is_open()) {  // made under its name, unless the file system looked at the flag first
+    co_await remove_if_there(io, path);
+    file = co_await io->open(path, OpenMode::kPrivate);
+  }
+  co_await io->remove(path);
+  co_return file;
+}
 
 }  // namespace
 
@@ -35,6 +86,8 @@ StateFile::StateFile(std::size_t bytes) : bytes_(aligned(bytes)) {
                   bytes_, std::strerror(error));
   }
   data_ = static_cast<std::byte*>(reserved);
+  const std::vector<std::byte> zeros(kAlignment);
+  sums_.assign(bytes_ / kAlignment, sum_of(zeros.data()));
 }
 
 StateFile::~StateFile() {
@@ -48,19 +101,8 @@ Task<> StateFile::open(FileIo* io, std::string path, std::size_t piece_bytes, Bu
   io_ = io;
   busy_ = busy;
   piece_bytes_ = std::max(aligned(piece_bytes), kAlignment);
-  bool passes_cache = true;
-  try {
-    file_ = co_await io->open_direct(path, OpenMode::kReadWrite);
-  } catch (const FileError& error) {
-    if (error.error_number() != EINVAL) {
-      throw;
-    }
-    passes_cache = false;
-  }
-  if (!passes_cache) {
-    file_ = co_await io->open(path, OpenMode::kReadWrite);
-  }
-  co_await io->remove(path);
+  path_ = path;
+  file_ = co_await open_private(io, path);
   int error = 0;
   try {
     co_await io->reserve(file_, bytes_);
@@ -127,8 +169,16 @@ Task<> StateFile::read_piece(Piece piece) {
   if (got < move.bytes) {
     throw FileError(fmt::format("[file] {} ends at byte {}, and the run's file has {} bytes: "
                                 "another program has cut it",
-                                self.file_.path(), offset + got, self.bytes_),
+                                self.path_, offset + got, self.bytes_),
                     EIO);
+  }
+  for (std::size_t at = 0; at < move.bytes; at += kAlignment) {
+    if (sum_of(move.memory + at) != self.sums_[(offset + at) / kAlignment]) {
+      throw FileError(fmt::format("[file] {} has other bytes in the {} at byte {} than the run has "
+                                  "written: the disk or another program has changed them",
+                                  self.path_, kAlignment, offset + at),
+                      EIO);
+    }
   }
   self.bytes_read_ += got;
 }
@@ -137,6 +187,9 @@ Task<> StateFile::write_piece(Piece piece) {
   StateFile& self = *piece.file;
   const Transfer& move = piece.transfer;
   const std::uint64_t offset = self.offset_of(move.in_file);
+  for (std::size_t at = 0; at < move.bytes; at += kAlignment) {
+    self.sums_[(offset + at) / kAlignment] = sum_of(move.memory + at);
+  }
   co_await self.io_->write(self.file_, offset, {move.memory, move.bytes});
   self.bytes_written_ += move.bytes;
 }

@@ -4,16 +4,17 @@
 // Arrays that lie in the file have addresses in a range that is reserved and never backed: an
 // address says where in the file its bytes are, and code that places, compares and hands on arrays
 // needs no other form of them. A touch of such an address faults at once.
-// The file has its full size before the first step, so that a full disk shows then. It loses its
-// name as soon as it is open, so that no run, however it ends, leaves it behind. It is read and
-// written past the page cache, where the file system can.
-// Invariant: what was never written reads as zeros.
+// The file has its full size before the first step, so that a full disk shows then. It is this
+// user's alone (0600) and has no name, so that no other process opens it and no run, however it
+// ends, leaves it behind; where a file system has no files without a name, it loses its name as
+// soon as it is open. It is read and written past the page cache, where the file system can.
+// Invariant: what was never written reads as zeros, and what was written is read as it was: each
+// block has a check sum in memory, 4 bytes for 4096.
 // Buffers: of a transfer, until its await returns. Transfers that are under way at the same time
 // touch different blocks of the file.
-// Errors: FileError, also of a file that has become shorter; Error(kRefused) where the disk has no
-// room at the start.
-// Thread rule: of the loop's thread; the FileIo outlives it.
-// Cancel rule: transfers run to their end.
+// Errors: FileError, also of a file that has become shorter or holds other bytes; Error(kRefused)
+// where the disk has no room at the start. Thread rule: of the loop's thread; the FileIo outlives
+// it. Cancel rule: transfers run to their end.
 #pragma once
 
 #include <cstddef>
@@ -50,9 +51,10 @@ class StateFile {
   StateFile(const StateFile&) = delete;
   StateFile& operator=(const StateFile&) = delete;
 
-  /// Makes the file, which must not exist. `piece_bytes`: of a call; pieces of a transfer are asked
-  /// for together. `busy`: counts the time in which one of its transfers, or of another file's that
-  /// has the same, is under way; outlives it.
+  /// Makes the file in the folder of `path`, under that name, which nothing may have, where the
+  /// file system needs one. `piece_bytes`: of a call; pieces of a transfer are asked for together.
+  /// `busy`: counts the time in which one of its transfers, or of another file's that has the same,
+  /// is under way; outlives it.
   Task<> open(FileIo* io, std::string path, std::size_t piece_bytes, BusyTime* busy = nullptr);
 
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
@@ -91,7 +93,9 @@ class StateFile {
   std::size_t bytes_ = 0;
   FileIo* io_ = nullptr;
   std::size_t piece_bytes_ = 0;
+  std::string path_;  // for messages
   IoFile file_;
+  std::vector<std::uint32_t> sums_;  // [block]
   std::uint64_t bytes_read_ = 0;
   std::uint64_t bytes_written_ = 0;
   BusyTime* busy_ = nullptr;

@@ -1,7 +1,6 @@
 #include "actors/storage/file.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -10,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/system/nonce.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -25,9 +25,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 }
 
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
-  static std::atomic<unsigned> counter{0};
-  return folder_of(path) /
-         fmt::format(".{}.tmp-{}-{}", path.filename().string(), ::getpid(), counter.fetch_add(1));
+  return folder_of(path) / fmt::format(".{}.tmp-{}", path.filename().string(), fresh_nonce());
 }
 
 }  // namespace
@@ -111,6 +109,12 @@ std::string read_file(const std::filesystem::path& path, std::string_view where,
 
 AtomicFile::AtomicFile(std::filesystem::path path, std::string where, std::uint64_t expected_bytes)
     : path_(std::move(path)), temporary_(temporary_name(path_)), where_(std::move(where)) {
+  struct stat there{};
+  if (::lstat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISLNK(there.st_mode)) {
+    temporary_.clear();
+    throw user_error(where_, "{} is no regular file; move it away, or give another folder",
+                     path_.string());
+  }
   file_ = FileHandle(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file_.is_open()) {
     const int error = errno;

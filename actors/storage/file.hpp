@@ -49,9 +49,11 @@ std::string read_file(const std::filesystem::path& path, std::string_view where,
                       std::uint64_t limit_bytes);
 
 /// Writes a file under a temporary name beside it; commit() makes it appear under its own name,
-/// durably. One thread at a time. Destroyed without commit: the temporary file is removed.
+/// durably. A link in its place is replaced itself, and never followed. One thread at a time.
+/// Destroyed without commit: the temporary file is removed.
 class AtomicFile {
  public:
+  /// Error (user input) where a folder, a pipe or a device has the name.
   /// `expected_bytes` (0 = unknown) is reserved on disk at once, so that a full disk shows before
   /// work is spent.
   AtomicFile(std::filesystem::path path, std::string where, std::uint64_t expected_bytes = 0);

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -16,6 +17,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "runtime/io/remove_tree.hpp"
+#include "runtime/system/nonce.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -25,8 +28,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kTemporary = ".tmp-";
-constexpr std::string_view kOlder = ".old";
-constexpr const char* kLockName = "run.lock";
+constexpr std::string_view kOlder = ".old-";
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
@@ -38,11 +40,16 @@ fs::path resolved(const fs::path& path) {
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
-/// Whether that is what temporary names end in: process ids, counts and nonces, so that a folder
-/// which a user called model.tmp-mine is not taken for one.
-bool is_nonce(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("0123456789abcdef-") == std::string_view::npos;
+/// Whether `found` is "NAME" and `middle` and a nonce: a folder which a user called model.tmp-mine
+/// or model.old is not taken for one of ours.
+bool is_ours(std::string_view found, std::string_view name, std::string_view middle) {
+  return found.starts_with(name) && found.substr(name.size()).starts_with(middle) &&
+         is_nonce(found.substr(name.size() + middle.size()));
 }
+
+/// Of what killed processes left, and of a folder that was replaced. What stays is not ours to
+/// remove, or the next one tries it again.
+void remove_quietly(const fs::path& path) { static_cast<void>(remove_tree(path.string())); }
 
 void sync_tree(const fs::path& folder, std::string_view where) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
@@ -103,23 +110,27 @@ void remove_abandoned(const fs::path& path) {
   const fs::path whole = resolved(path);
   const std::string name = whole.filename().string();
   std::error_code error;
-  const fs::path older = whole.string() + std::string(kOlder);
-  const bool has_older = fs::is_directory(fs::symlink_status(older, error));
-  std::vector<fs::path> abandoned;
+  std::vector<fs::path> older;
   bool exchanging = false;
   for (const fs::directory_entry& entry : fs::directory_iterator(whole.parent_path(), error)) {
     const std::string found = entry.path().filename().string();
-    if (found.starts_with(name + std::string(kTemporary)) &&
-        is_nonce(std::string_view(found).substr(name.size() + kTemporary.size()))) {
+    const fs::file_type kind = entry.symlink_status(error).type();
+    if (is_ours(found, name, kTemporary) && kind == fs::file_type::directory) {
       const FileHandle held = hold_folder(entry.path());  // not, while its process lives
       exchanging = exchanging || !held.is_open();
       if (held.is_open()) {
-        fs::remove_all(entry.path(), error);
+        remove_quietly(entry.path());
       }
+    } else if (is_ours(found, name, kOlder) && kind == fs::file_type::directory) {
+      older.push_back(entry.path());
     }
   }
-  if (has_older && !exchanging && !fs::exists(fs::symlink_status(whole, error))) {
-    fs::rename(older, whole, error);
+  for (const fs::path& one : exchanging ? std::vector<fs::path>() : older) {
+    if (fs::exists(fs::symlink_status(whole, error))) {
+      remove_quietly(one);
+    } else {
+      fs::rename(one, whole, error);
+    }
   }
 }
 
@@ -135,7 +146,7 @@ void remove_abandoned_files(const fs::path& folder) {
     std::error_code ignored;
     if (is_abandoned_file(entry.path().filename().string()) &&
         fs::is_regular_file(entry.symlink_status(ignored))) {
-      fs::remove(entry.path(), ignored);
+      remove_quietly(entry.path());
     }
   }
 }
@@ -144,9 +155,7 @@ AtomicFolder::AtomicFolder(const fs::path& path, std::string where)
     : path_(resolved(path)), where_(std::move(where)) {
   make_writable_folder(path_.parent_path(), where_);
   remove_abandoned(path_);
-  // A process id alone comes again, in containers after each start.
-  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  temporary_ = fmt::format("{}{}{}-{:x}", path_.string(), kTemporary, ::getpid(), now);
+  temporary_ = fmt::format("{}{}{}", path_.string(), kTemporary, fresh_nonce());
   std::error_code error;
   if (!fs::create_directory(temporary_, error)) {
     const fs::path tried = std::exchange(temporary_, {});
@@ -160,9 +169,8 @@ AtomicFolder::AtomicFolder(const fs::path& path, std::string where)
 }
 
 AtomicFolder::~AtomicFolder() {
-  std::error_code ignored;
   if (!temporary_.empty()) {
-    fs::remove_all(temporary_, ignored);
+    remove_quietly(temporary_);
   }
 }
 
@@ -195,9 +203,10 @@ void AtomicFolder::commit() {
   sync_tree(temporary_, where_);
   take_name();
   sync_folder(path_.parent_path(), where_);
-  std::error_code ignored;  // what is left of it, the next one removes
-  fs::remove_all(std::exchange(temporary_, {}), ignored);
-  fs::remove_all(path_.string() + std::string(kOlder), ignored);
+  remove_quietly(std::exchange(temporary_, {}));  // what is left of it, the next one removes
+  if (!older_.empty()) {
+    remove_quietly(std::exchange(older_, {}));
+  }
 }
 
 void AtomicFolder::take_name() {
@@ -213,9 +222,7 @@ void AtomicFolder::take_name() {
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) {
     fail("name the folder", errno);
   }
-  const std::string older = path_.string() + std::string(kOlder);
-  std::error_code ignored;
-  fs::remove_all(older, ignored);
+  const std::string older = fmt::format("{}{}{}", path_.string(), kOlder, fresh_nonce());
   if (::rename(path_.c_str(), older.c_str()) != 0) {
     fail("move aside the folder", errno);
   }
@@ -224,13 +231,15 @@ void AtomicFolder::take_name() {
     ::rename(older.c_str(), path_.c_str());
     fail("name the folder", error);
   }
+  older_ = older;
 }
 
 FolderLock::FolderLock(const fs::path& folder, std::string_view where, std::string_view holder,
                        std::chrono::milliseconds patience)
     : path_(folder / kLockName) {
   const auto until = std::chrono::steady_clock::now() + patience;
-  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+  constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  struct stat opened{};
   do {  // again, where the process that held it has just removed the file
     file_ = FileHandle(::open(path_.c_str(), kFlags, 0600));  // another user could hold the lock
     if (!file_.is_open() && errno == EACCES && fs::exists(path_)) {
@@ -243,6 +252,12 @@ FolderLock::FolderLock(const fs::path& folder, std::string_view where, std::stri
       throw failure(errno == ENOSPC || errno == EIO ? ExitCode::kFailure : ExitCode::kUserInput,
                     where, "cannot create {}: {}; give a folder that can be written",
                     path_.string(), reason(errno));
+    }
+    if (::fstat(file_.get(), &opened) != 0 || !S_ISREG(opened.st_mode) || opened.st_nlink > 1) {
+      file_.close();
+      throw user_error(
+          where, "{} is no lock of a run: {}; move it away, or give another folder", path_.string(),
+          S_ISREG(opened.st_mode) ? "it is a file of another name, too" : "it is no regular file");
     }
     while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK && std::chrono::steady_clock::now() < until) {
@@ -271,16 +286,31 @@ FolderLock::~FolderLock() {
   }
 }
 
-std::uint64_t free_disk_bytes(const fs::path& path) {
+namespace {
+
+/// Of the disk that holds `path`, or will.
+std::optional<struct statvfs> disk_of(const fs::path& path) {
   fs::path asked = resolved(path);
   struct statvfs disk{};
   while (::statvfs(asked.c_str(), &disk) != 0) {
     if (errno != ENOENT || !asked.has_relative_path()) {
-      return UINT64_MAX;
+      return std::nullopt;
     }
     asked = asked.parent_path();
   }
-  return std::uint64_t{disk.f_bavail} * disk.f_frsize;
+  return disk;
+}
+
+}  // namespace
+
+std::uint64_t free_disk_bytes(const fs::path& path) {
+  const std::optional<struct statvfs> disk = disk_of(path);
+  return disk ? std::uint64_t{disk->f_bavail} * disk->f_frsize : UINT64_MAX;
+}
+
+std::uint64_t free_disk_files(const fs::path& path) {
+  const std::optional<struct statvfs> disk = disk_of(path);
+  return disk && disk->f_files > 0 ? std::uint64_t{disk->f_favail} : UINT64_MAX;
 }
 
 }  // namespace tandem

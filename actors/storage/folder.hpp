@@ -3,9 +3,9 @@
 //
 // Invariant: whenever the process or the power ends, the path of an AtomicFolder holds all of the
 // older folder or all of the new one. On a file system that cannot exchange two names (network file
-// systems) there is a moment without either; the older one then lies beside as NAME.old, and the
-// next AtomicFolder of the path puts it back.
-// Thread rule: one thread at a time.
+// systems) there is a moment without either; the older one then lies beside as NAME.old-<nonce>,
+// and the next AtomicFolder of the path puts it back. Nothing is removed but what has one of our
+// own nonces in its name, and links are never followed. Thread rule: one thread at a time.
 #pragma once
 
 #include <chrono>
@@ -43,6 +43,7 @@ class AtomicFolder {
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;
+  std::filesystem::path older_;  // moved aside; none where names were exchanged
   std::string where_;
   FileHandle held_;  // the new folder, locked: that of a living process
 };
@@ -58,12 +59,14 @@ void remove_abandoned(const std::filesystem::path& path);
 /// Removes what killed AtomicFiles left in `folder`. Only for the one process that writes there.
 void remove_abandoned_files(const std::filesystem::path& folder);
 
+inline constexpr std::string_view kLockName = "run.lock";
+
 /// A folder is this process's until the object goes: no lock outlives its process.
 class FolderLock {
  public:
   /// `holder`: who other processes are told holds it. Throws user_error, naming the holder, where
-  /// another process does, and still does after `patience`. Where the file system has no locks it
-  /// is not locked.
+  /// another process does, and still does after `patience`; also where the lock's file is a link, a
+  /// pipe or a file with another name. Where the file system has no locks it is not locked.
   FolderLock(const std::filesystem::path& folder, std::string_view where, std::string_view holder,
              std::chrono::milliseconds patience = {});
   FolderLock(FolderLock&&) noexcept = default;
@@ -78,5 +81,8 @@ class FolderLock {
 /// Bytes that a user without privileges may still write on the disk that holds `path`, or will hold
 /// it: the nearest of its parents that is there is asked. UINT64_MAX where that is not known.
 [[nodiscard]] std::uint64_t free_disk_bytes(const std::filesystem::path& path);
+/// The files that may still be made there, likewise (inodes); UINT64_MAX where a file system has no
+/// such limit.
+[[nodiscard]] std::uint64_t free_disk_files(const std::filesystem::path& path);
 
 }  // namespace tandem

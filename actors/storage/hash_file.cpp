@@ -7,14 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "actors/memory/arena.hpp"
 #include "actors/storage/content_hash.hpp"
+#include "actors/storage/file.hpp"
 #include "actors/storage/uncached_file.hpp"
 #include "runtime/sleep.hpp"
-#include "runtime/system/owned_descriptor.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/when_all.hpp"
 
@@ -75,11 +74,11 @@ Task<ManifestFile> hash_file(FileIo* io, std::string path, ManifestFile file, Cp
 }
 
 std::string content_hash_of(const std::filesystem::path& path, std::string_view where) {
-  const OwnedDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const FileHandle file = FileHandle::open_read(path, where);
   ContentHasher hasher;
   std::vector<std::byte> piece(kStoragePieceBytes);
   for (;;) {
-    const ::ssize_t got = file.get() < 0 ? -1 : ::read(file.get(), piece.data(), piece.size());
+    const ::ssize_t got = ::read(file.get(), piece.data(), piece.size());
     if (got == 0) {
       return hasher.result().text();
     }

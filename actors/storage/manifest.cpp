@@ -1,7 +1,10 @@
 #include "actors/storage/manifest.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
+#include "actors/kernels/finite.hpp"
 #include "actors/storage/manifest_text.hpp"
 #include "runtime/util/check.hpp"
 
@@ -11,7 +14,30 @@ namespace {
 constexpr std::string_view kFormat = "tandem checkpoint";
 constexpr std::int64_t kVersion = 1;
 
+std::optional<DType> floats_of(TensorType type) noexcept {
+  switch (type) {
+    case TensorType::kF32:
+      return DType::kF32;
+    case TensorType::kBF16:
+      return DType::kBF16;
+    case TensorType::kF16:
+      return DType::kF16;
+    default:
+      return std::nullopt;
+  }
+}
+
 }  // namespace
+
+std::string first_not_finite(const std::vector<ManifestFile>& files) {
+  for (const ManifestFile& file : files) {
+    const auto found = std::ranges::find(file.tensors, false, &ManifestTensor::is_finite);
+    if (found != file.tensors.end()) {
+      return fmt::format("{}: tensor \"{}\"", file.name, found->name);
+    }
+  }
+  return "";
+}
 
 std::string Manifest::json() const {
   std::string text = begin_hashed(kFormat, kVersion);
@@ -44,6 +70,7 @@ void FileHasher::add(std::span<const std::byte> bytes) {
     of_file_.add(piece);
     if (in_tensor) {
       of_tensor_.add(piece);
+      look_at_values(file_.tensors[tensor_], piece);
     }
     position_ += piece.size();
     bytes = bytes.subspan(piece.size());
@@ -59,7 +86,34 @@ void FileHasher::finish_tensors() {
     }
     tensor.hash = of_tensor_.result();
     of_tensor_.reset();
+    tensor.is_finite = std::exchange(is_finite_, true);
+    begun_bytes_ = 0;
   }
+}
+
+/// Pieces may end within a value.
+void FileHasher::look_at_values(const ManifestTensor& tensor, std::span<const std::byte> bytes) {
+  const std::optional<DType> type = floats_of(tensor.type);
+  if (!type || !is_finite_) {
+    return;
+  }
+  const std::size_t size = bytes_of(*type);
+  if (begun_bytes_ > 0) {
+    const auto rest = bytes.first(std::min(bytes.size(), size - begun_bytes_));
+    std::ranges::copy(rest, begun_value_.begin() + static_cast<std::ptrdiff_t>(begun_bytes_));
+    begun_bytes_ += rest.size();
+    bytes = bytes.subspan(rest.size());
+    if (begun_bytes_ < size) {
+      return;
+    }
+    begun_bytes_ = 0;
+    is_finite_ = first_not_finite(begun_value_.data(), *type, 1) == 1;
+  }
+  const std::size_t whole = bytes.size() / size;
+  is_finite_ = is_finite_ && first_not_finite(bytes.data(), *type, whole) == whole;
+  const auto begun = bytes.subspan(whole * size);
+  std::ranges::copy(begun, begun_value_.begin());
+  begun_bytes_ = begun.size();
 }
 
 ManifestFile FileHasher::result() {

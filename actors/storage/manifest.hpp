@@ -6,6 +6,7 @@
 // another without gap or overlap up to the file's end.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -28,6 +29,7 @@ struct ManifestTensor {
   std::uint64_t begin_byte = 0;  // in the file
   std::uint64_t size_bytes = 0;
   ContentHash hash;
+  bool is_finite = true;  // no value is a NaN or an infinity; of integers always
 };
 
 struct ManifestFile {
@@ -36,6 +38,9 @@ struct ManifestFile {
   ContentHash hash;
   std::vector<ManifestTensor> tensors;  // in the order of the data; none: not a file of tensors
 };
+
+/// The first tensor that holds a NaN or an infinity, as "FILE: tensor "NAME""; empty: none does.
+[[nodiscard]] std::string first_not_finite(const std::vector<ManifestFile>& files);
 
 struct Manifest {
   std::int64_t step = 0;
@@ -48,7 +53,8 @@ struct Manifest {
   static Manifest parse(const std::string& text, const std::string& path);
 };
 
-/// Makes the hash of a file and of each of its tensors while the bytes go by, in their order.
+/// Makes the hash of a file and of each of its tensors while the bytes go by, in their order, and
+/// looks whether their values are finite.
 class FileHasher {
  public:
   /// Name, size and tensors of `file`; its hashes are ignored.
@@ -63,12 +69,16 @@ class FileHasher {
   static constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 16;
 
   void finish_tensors();
+  void look_at_values(const ManifestTensor& tensor, std::span<const std::byte> bytes);
 
   ManifestFile file_;
   ContentHasher of_file_;
   ContentHasher of_tensor_;
   std::size_t tensor_ = 0;  // the one that is going by, or comes next
   std::uint64_t position_ = 0;
+  bool is_finite_ = true;                             // of that tensor, so far
+  std::array<std::byte, sizeof(float)> begun_value_;  // whose last bytes are still to come
+  std::size_t begun_bytes_ = 0;
 };
 
 }  // namespace tandem

@@ -61,8 +61,14 @@ std::string file_name_in(const JsonValue& value) {
 }
 
 ManifestTensor read_tensor(const JsonValue& value) {
-  check_members(value, 6);
   ManifestTensor tensor;
+  if (const auto finite = value.find("finite")) {  // only where it is false
+    if (!finite->raw().is_bool() || finite->raw().get_bool().value_unsafe()) {
+      throw finite->wrong("false, or left out");
+    }
+    tensor.is_finite = false;
+  }
+  check_members(value, tensor.is_finite ? 6 : 7);
   tensor.name = value.at("name").string();
   const JsonValue type = value.at("dtype");
   const auto known = type_named(type.string());
@@ -129,7 +135,11 @@ void write_tensor(JsonWriter& out, const ManifestTensor& tensor) {
   out.begin_object();
   out.field("name", tensor.name).field("dtype", name_of(tensor.type)).field("shape", tensor.shape);
   out.field("begin_byte", tensor.begin_byte).field("size_bytes", tensor.size_bytes);
-  out.field("xxh3_128", tensor.hash.text()).end_object();
+  out.field("xxh3_128", tensor.hash.text());
+  if (!tensor.is_finite) {
+    out.field("finite", false);
+  }
+  out.end_object();
 }
 
 void write_file_entry(std::string& text, const ManifestFile& file) {

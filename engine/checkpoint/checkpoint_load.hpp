@@ -37,10 +37,14 @@ class CheckpointLoad {
   /// What a user means by `folder`; `is_one`: that itself. Throws user_error where it is nothing.
   Task<> look(std::string folder, bool is_one);
   [[nodiscard]] const std::vector<Candidate>& candidates() const { return found_.candidates; }
+  /// What has a checkpoint's name there and is none to resume from, one line each.
+  [[nodiscard]] const std::vector<std::string>& broken() const { return found_.broken; }
   /// Hashes what lies where, and gives a sealed one its name. Why it cannot be used; empty: it can.
   Task<std::string> open(Candidate candidate);
   /// The path, for messages, and a text of the one that was opened.
   [[nodiscard]] const std::string& path() const { return path_; }
+  /// As its manifest says.
+  [[nodiscard]] std::int64_t step() const { return any()->step; }
   Task<std::string> text(std::string name);
   [[nodiscard]] bool has(std::string_view array) const { return has_array(*any(), array); }
 

@@ -43,7 +43,7 @@ Task<std::vector<FoundSlices>> sealed_for(FileIo* io, std::string folder) {
   for (const std::string& other : co_await io->list_folder(path.parent_path())) {
     const std::string at = path.parent_path() / other;
     std::error_code ignored;
-    if (other.starts_with(name + ".tmp-") && !other.ends_with(".tmp-old") &&
+    if (other.starts_with(name + ".tmp-") && other.find(".tmp-old-") == std::string::npos &&
         fs::is_regular_file(at + "/" + std::string(kSlicesName), ignored)) {
       for (FoundSlices& slices : (co_await named_checkpoints(io, at)).slices) {
         slices.name = name;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <random>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "actors/checkpoint/checkpoint_folder.hpp"
 #include "actors/storage/file.hpp"
 #include "runtime/flight.hpp"
+#include "runtime/system/nonce.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
 
@@ -96,11 +98,10 @@ Task<> Checkpointer::look_at_disks() {
 
 void Checkpointer::make_save(Start start) {
   const std::string folder = request_.parent + "/" + request_.name;
-  CheckpointPlan plan{
-      .step = request_.step,
-      .folder = folder,
-      .temporary = fmt::format("{}.tmp-{:08x}", folder, static_cast<std::uint32_t>(start.low)),
-      .files = layout_.files};
+  CheckpointPlan plan{.step = request_.step,
+                      .folder = folder,
+                      .temporary = temporary_checkpoint(folder, nonce_text(start.low)),
+                      .files = layout_.files};
   const std::uint32_t me = rank_.layout().sharding.rank;
   if (disks_.are_several()) {
     plan.slices = SlicesPlan{.save = ContentHash{start.high, start.low}.text(),
@@ -221,7 +222,9 @@ Task<> Checkpointer::do_phase(Phase phase, std::vector<ManifestFile> all) {
 }
 
 Task<> Checkpointer::remove_older_ones() {
-  if (request_.keep > 0) {
+  if (request_.keep > 0 && !request_.keeps_all_since.empty()) {
+    warning_ = request_.keeps_all_since;
+  } else if (request_.keep > 0) {
     try {
       co_await remove_older(&io_, request_.parent, request_.keep, request_.step);
     } catch (const std::exception& cause) {
@@ -322,14 +325,19 @@ Task<std::vector<std::string>> Checkpointer::texts_of_all_ranks(std::string mine
 Task<std::vector<ManifestFile>> Checkpointer::entries_of_own_disk() {
   const std::vector<std::string> texts =
       co_await texts_of_all_ranks(Manifest{.step = request_.step, .files = entries_}.json());
-  std::vector<ManifestFile> all;
-  for (const std::uint32_t r : of_own_disk_) {
-    for (ManifestFile& file :
-         Manifest::parse(texts[r], fmt::format("the entries of rank {}", r)).files) {
-      all.push_back(std::move(file));
+  std::vector<ManifestFile> of_own_disk;
+  for (std::uint32_t r = 0; r < texts.size(); ++r) {
+    std::vector<ManifestFile> files =
+        Manifest::parse(texts[r], fmt::format("the entries of rank {}", r)).files;
+    if (const std::string bad = first_not_finite(files); !bad.empty()) {
+      request_.keeps_all_since = fmt::format(
+          "this one is not to be resumed from, {} holds a value that is not finite", bad);
+    }
+    if (std::ranges::find(of_own_disk_, r) != of_own_disk_.end()) {
+      std::ranges::move(files, std::back_inserter(of_own_disk));
     }
   }
-  co_return all;
+  co_return of_own_disk;
 }
 
 /// The save has ended, on all ranks.

@@ -13,6 +13,7 @@
 // Where hosts have disks of their own (disks.hpp), each disk has its ranks' slices, and no disk's
 // folder takes its name before all are sealed, nor is an older one removed before all have their
 // names: so whenever a run ends, its disks have one step in common.
+// Older checkpoints stay while the values of this one are not finite on any disk.
 // A failure on any rank is a failed save: what was written is removed, the outcome says why, and
 // neither the run nor an older checkpoint has changed. But what all disks have sealed stays, since
 // one of them may have its name already.
@@ -76,6 +77,8 @@ class Checkpointer {
     std::int64_t step = 0;
     std::vector<PlannedText> texts;
     int keep = 0;  // that stay, this one among them; 0: all
+    // Why older ones stay all the same, as a clause; empty: they may go.
+    std::string keeps_all_since = {};
   };
 
   /// Between two steps. Returns when training may go on: what is saved is the state of now. A save
@@ -120,6 +123,7 @@ class Checkpointer {
   Task<> look_at_disks();
   static Start new_start();
   void make_save(Start start);
+  /// Also looks whether those of all disks are finite.
   Task<std::vector<ManifestFile>> entries_of_own_disk();
   Task<> close(std::string error);
   void rest(Phase phase);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <random>
 #include <utility>
 
 #include <fcntl.h>
@@ -12,6 +11,7 @@
 
 #include "engine/distributed/communicator.hpp"
 #include "runtime/event_loop.hpp"
+#include "runtime/system/nonce.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -34,11 +34,11 @@ class Mark {
 
   /// Its name; empty where nothing can be written.
   std::string put_into(const fs::path& folder) {
-    std::random_device random;
     // As a file that is_abandoned_file(): a killed rank leaves it.
-    std::string name = fmt::format(".tandem.tmp-{:08x}{:08x}", random(), random());
+    std::string name = ".tandem.tmp-" + fresh_nonce();
     const std::string path = folder / name;
-    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    const int file =
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0) {
       return "";
     }

@@ -17,6 +17,7 @@
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/system/machine.hpp"
+#include "runtime/system/nonce.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -134,7 +135,7 @@ Task<> gather(FileIo* io, CpuPool* pool, const Save* from, std::string folder) {
   const Parts parts(*from);
   const CheckpointPlan plan{.step = from->step,
                             .folder = folder,
-                            .temporary = fmt::format("{}.tmp-{}", folder, from->id.substr(0, 8)),
+                            .temporary = temporary_checkpoint(folder, fresh_nonce()),
                             .files = from->parts.front().whole};
   const auto fill = [&](std::size_t file, std::size_t tensor, std::int64_t begin, std::int64_t end,
                         float* out) {

@@ -20,13 +20,16 @@ HeldCheckpoint HeldCheckpoint::parse(const std::string& folder, bool in_slices,
   HeldCheckpoint held{.folder = folder, .in_slices = in_slices};
   if (in_slices) {
     Slices slices = Slices::parse(text, held.text_file());
+    held.step = slices.step;
     held.files = std::move(slices.files);
     held.whole = std::move(slices.plan.whole);
     held.hosts = std::move(slices.plan.hosts);
     held.disk = slices.plan.disk;
     return held;
   }
-  held.files = Manifest::parse(text, held.text_file()).files;
+  Manifest manifest = Manifest::parse(text, held.text_file());
+  held.step = manifest.step;
+  held.files = std::move(manifest.files);
   for (const ManifestFile& file : held.files) {
     if (array_of_file(file.name).empty()) {
       continue;

@@ -19,6 +19,7 @@ namespace tandem {
 struct HeldCheckpoint {
   std::string folder;  // empty: nothing of it lies there
   bool in_slices = false;
+  std::int64_t step = 0;
   std::vector<ManifestFile> files;  // there
   std::vector<PlannedFile> whole;   // of the whole checkpoint, those of tensors
   std::vector<std::string> hosts;   // of slices: [disk] by which they were saved

@@ -1,7 +1,8 @@
 #include "engine/checkpoint/run_state.hpp"
 
 #include <algorithm>
-#include <limits>
+#include <charconv>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -60,6 +61,47 @@ std::string RunState::json() const {
   return json.end_object().take() + "\n";
 }
 
+namespace {
+
+// Beyond every run, and far from where sums and products of counts overflow.
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;
+constexpr std::int64_t kMostBatches = std::int64_t{1} << 44;
+
+std::optional<std::uint64_t> seed_in(const JsonValue& value) {
+  const std::string_view text = value.string();
+  if (text.empty()) {
+    return std::nullopt;
+  }
+  std::uint64_t seed = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), seed);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size()) {
+    throw value.wrong("a whole number of at most 2^64 - 1, as text");
+  }
+  return seed;
+}
+
+/// What holds between the counts of every run, whatever it was resumed from.
+void check_counts(const RunState& state, const JsonValue& root) {
+  const auto at_most = [&](std::string_view key, std::int64_t value, std::int64_t most,
+                           std::string_view what) {
+    if (value > most) {
+      throw root.at(key).error(fmt::format("is {}, and {} is {}", value, what, most));
+    }
+  };
+  at_most("skipped_steps", state.skipped_steps, state.global_steps, "step");
+  at_most("skipped_in_a_row", state.skipped_in_a_row, state.skipped_steps, "skipped_steps");
+  const std::int64_t epoch =
+      state.epoch_micro_batches > 0 ? state.batches_taken / state.epoch_micro_batches : 0;
+  if (state.epoch != epoch) {
+    throw root.at("epoch").error(
+        fmt::format("is {}, and {} by batches_taken and "
+                    "epoch_micro_batches",
+                    state.epoch, epoch));
+  }
+}
+
+}  // namespace
+
 RunState RunState::parse(const std::string& text, const std::string& file) {
   const JsonDocument document = JsonDocument::parse(
       text,
@@ -71,34 +113,33 @@ RunState RunState::parse(const std::string& text, const std::string& file) {
                      "the version that wrote it",
                      file, format, kFormat);
   }
-  const auto count = [&](std::string_view key) { return root.at(key).integer(0); };
+  const auto steps = [&](std::string_view key) { return root.at(key).integer(0, kMostSteps); };
+  const auto batches = [&](std::string_view key) { return root.at(key).integer(0, kMostBatches); };
   const auto word = [&](std::string_view key) { return std::string(root.at(key).string()); };
   RunState state{
-      .global_steps = count("step"),
-      .applied_steps = count("applied_steps"),
-      .schedule_steps = count("schedule_steps"),
-      .skipped_steps = count("skipped_steps"),
+      .global_steps = steps("step"),
+      .applied_steps = steps("applied_steps"),
+      .schedule_steps = steps("schedule_steps"),
+      .skipped_steps = steps("skipped_steps"),
       .skipped_in_a_row = static_cast<int>(root.at("skipped_in_a_row").integer(0, 1 << 30)),
       .lost_verdicts =
           static_cast<std::uint16_t>(root.at("speculation_history").integer(0, 0xFFFF)),
-      .micro_batches = count("next_micro_batch"),
-      .batches_taken = count("batches_taken"),
-      .epoch = count("epoch"),
-      .epoch_micro_batches = count("epoch_micro_batches"),
+      .micro_batches = batches("next_micro_batch"),
+      .batches_taken = batches("batches_taken"),
+      .epoch = batches("epoch"),
+      .epoch_micro_batches = batches("epoch_micro_batches"),
       .parameters = word("parameters"),
       .optimizer = word("optimizer"),
       .data = word("data_fingerprint"),
-      .micro_batch_size = count("micro_batch_size"),
-      .step_micro_batches = count("step_micro_batches"),
+      .micro_batch_size = batches("micro_batch_size"),
+      .step_micro_batches = batches("step_micro_batches"),
       .world_size = static_cast<int>(root.at("world_size").integer(1, 1 << 20)),
       .zero_stage = static_cast<int>(root.at("zero_stage").integer(0, 3)),
       .precision = word("precision"),
       .state_layout = word("optimizer_state"),
       .version = word("version"),
       .config = {}};
-  if (const std::string seed = word("seed"); !seed.empty()) {
-    state.seed = std::strtoull(seed.c_str(), nullptr, 10);
-  }
+  state.seed = seed_in(root.at("seed"));
   if (const auto mean = root.find("loss_mean")) {  // older checkpoints do not say
     state.loss_mean = mean->string();
   }
@@ -108,10 +149,14 @@ RunState RunState::parse(const std::string& text, const std::string& file) {
   if (const auto scaler = root.find("loss_scaler")) {
     state.scaler = LossScaler::State{
         .scale = scaler->at("scale").number(),
-        .step = scaler->at("step").integer(0),
-        .last_overflow = scaler->at("last_overflow").integer(-1),
+        .step = scaler->at("step").integer(0, kMostSteps),
+        .last_overflow = scaler->at("last_overflow").integer(-1, kMostSteps),
         .hysteresis = static_cast<int>(scaler->at("hysteresis").integer(0, 1 << 30))};
+    if (!std::isfinite(state.scaler->scale) || state.scaler->scale <= 0) {
+      throw scaler->at("scale").wrong("a number above 0");
+    }
   }
+  check_counts(state, root);
   return state;
 }
 

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "actors/storage/file.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -63,10 +64,31 @@ void make_output_dir(const std::string& path) {
 }
 
 LineFile::LineFile(std::string path, bool append) : path_(std::move(path)), replaces_(!append) {
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW;
+  open();
+  struct stat opened{};
+  if (::fstat(fd_, &opened) == 0 && S_ISREG(opened.st_mode) && opened.st_nlink > 1) {
+    // A backup made of hard links, say: this run's lines are none of that file's.
+    ::close(std::exchange(fd_, -1));
+    write_file(path_, "metrics", append ? read_file(path_, "metrics", UINT64_MAX) : "");
+    open();
+  }
+}
+
+void LineFile::open() {
+  // O_NONBLOCK: a pipe in the file's place must not hang us.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   fd_ = ::open(path_.c_str(), kFlags, kMode);
+  struct stat opened{};
+  if (fd_ >= 0 && ::fstat(fd_, &opened) == 0 && S_ISFIFO(opened.st_mode)) {
+    ::close(std::exchange(fd_, -1));
+    errno = ENXIO;
+  }
   if (fd_ < 0) {
-    throw open_error(path_, errno);
+    throw errno == ENXIO ? user_error("metrics",
+                                      "{} is no regular file; move it away, or give "
+                                      "another output folder",
+                                      path_)
+                         : open_error(path_, errno);
   }
 }
 
@@ -97,7 +119,7 @@ void LineFile::close() {
   const int fd = std::exchange(fd_, -1);
   struct stat opened{};
   struct stat named{};
-  const bool in_place = ::fstat(fd, &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+  const bool in_place = ::fstat(fd, &opened) == 0 && ::lstat(path_.c_str(), &named) == 0 &&
                         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
   int reason = ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno;  // EINVAL: a device
   reason = ::close(fd) == 0 || reason != 0 ? reason : errno;

@@ -16,7 +16,8 @@ void make_output_dir(const std::string& path);
 class LineFile {
  public:
   /// Opens for appending. Unless `append`, what is there stays until the first record replaces it.
-  /// A link in the place of the file is refused. Throws user_error naming the path.
+  /// A link or a pipe in the place of the file is refused; a file that has another name, too, is
+  /// replaced by a copy, and keeps its lines under that one. Throws user_error naming the path.
   LineFile(std::string path, bool append);
   ~LineFile();
   LineFile(const LineFile&) = delete;
@@ -33,6 +34,8 @@ class LineFile {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
  private:
+  void open();
+
   std::string path_;
   std::string line_;  // reused
   int fd_ = -1;

@@ -9,15 +9,16 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "actors/kernels/update/state_memory.hpp"
 #include "actors/kernels/update/update_pass.hpp"
 #include "actors/memory/arena.hpp"
+#include "actors/storage/file.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/system/user_cache.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
@@ -174,25 +175,16 @@ void BandwidthCache::keep(std::string_view key, double value) const {
   }
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
-  const std::string fresh = fmt::format("{}.{}", path_, ::getpid());
-  {
-    std::ofstream file(fresh, std::ios::trunc);
-    file << kHeader << '\n';
-    for (const std::string& line : lines_of(path_)) {
-      if (!is_of(line, key)) {
-        file << line << '\n';
-      }
-    }
-    file << key << '\t' << fmt::format("{}", value) << '\n';
-    file.close();
-    if (!file) {
-      std::filesystem::remove(fresh, ignored);
-      return;
+  std::string text = fmt::format("{}\n", kHeader);
+  for (const std::string& line : lines_of(path_)) {
+    if (!is_of(line, key)) {
+      text += line + "\n";
     }
   }
-  std::filesystem::rename(fresh, path_, ignored);
-  if (ignored) {
-    std::filesystem::remove(fresh, ignored);
+  text += fmt::format("{}\t{}\n", key, value);
+  try {
+    write_file(path_, "cache", text);
+  } catch (const Error&) {  // it is measured again
   }
 }
 

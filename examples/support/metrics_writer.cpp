@@ -7,11 +7,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include "actors/storage/file.hpp"
-#include "engine/metrics/earlier_files.hpp"
+#include "examples/support/folder/output_folder.hpp"
 #include "examples/support/program.hpp"
-#include "examples/support/report/block_files.hpp"
 #include "examples/support/report/run_report.hpp"
 #include "runtime/system/report_lost.hpp"
 #include "runtime/util/error.hpp"
@@ -66,15 +66,15 @@ MetricsWriter::MetricsWriter(MetricsOptions options)
 void MetricsWriter::write(const StepMetrics& m) {
   builder_.add(m);
   last_ = m;
+  const bool is_first = !std::exchange(begun_, true);
+  if (is_first && !options_.append && options_.has_disk) {
+    set_aside();
+  }
   if (options_.silent) {
     return;
   }
-  if (!std::exchange(begun_, true)) {
-    if (!options_.append) {
-      report("the earlier run's files", [&] { set_aside_earlier_run(); });
-    }
-    std::error_code ignored;  // there is none, as a rule
-    std::filesystem::remove(options_.output_dir + "/summary.json", ignored);
+  if (is_first) {
+    (void)::unlink((options_.output_dir + "/summary.json").c_str());  // there is none, as a rule
     report("notes.txt", [&] { write_file(options_.output_dir + "/notes.txt", "metrics", notes_); });
   }
   report("metrics.jsonl", [&] { jsonl_->append_line(json_line(m)); });
@@ -105,21 +105,18 @@ void MetricsWriter::write_scalars(const StepMetrics& m) {
   }
 }
 
-void MetricsWriter::set_aside_earlier_run() {
-  namespace fs = std::filesystem;
-  const fs::path folder = options_.output_dir;
-  const std::string own = events_ ? fs::path(events_->path()).filename().string() : "";
-  const auto aside = move_aside(
-      folder,
-      [&](std::string_view name) {
-        const bool has_metrics = name == "metrics.jsonl" && fs::file_size(folder / name) > 0;
-        return has_metrics || name == "summary.json" || name == "report.html" ||
-               name == kCommsFile || name == kFlopsFile || (is_event_file(name) && name != own);
-      },
-      "metrics.jsonl");  // which begins anew
-  if (aside) {
-    note(fmt::format("earlier  what an earlier run left in {} is in {}", options_.output_dir,
-                     aside->string()));
+void MetricsWriter::set_aside() {
+  const std::string own = events_ ? std::filesystem::path(events_->path()).filename().string() : "";
+  try {
+    if (const auto aside = set_aside_earlier_run(options_.output_dir, !options_.silent, own)) {
+      note(fmt::format("earlier  what an earlier run left in {} is in {}", options_.output_dir,
+                       aside->string()));
+    }
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw failure(ExitCode::kFailure, "output",
+                  "cannot move what an earlier run left in {}: {}; "
+                  "move it away, or give another output folder",
+                  options_.output_dir, error.what());
   }
 }
 

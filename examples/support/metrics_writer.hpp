@@ -47,6 +47,8 @@ struct MetricsOptions {
   ProgressMode progress = ProgressMode::kAuto;
   // of a rank that is not the first: takes the figures, writes and prints nothing
   bool silent = false;
+  bool has_disk =
+      true;            // of the ranks that share the folder it is the first: it moves what is there
   bool quiet = false;  // warnings and errors alone on the console
 };
 
@@ -56,7 +58,7 @@ class MetricsWriter {
   explicit MetricsWriter(MetricsOptions options);
 
   /// Writes one step everywhere. With the first one, unless `append`, the metrics, summary and
-  /// events of an earlier run move to earlier-N/.
+  /// events, checkpoints and models of an earlier run move to earlier-N/.
   void write(const StepMetrics& metrics);
 
   /// The losses of an evaluation behind that step, in metrics.jsonl and the events.
@@ -97,8 +99,9 @@ class MetricsWriter {
   void open_wandb();
   /// One step's, to all that take scalars.
   void write_scalars(const StepMetrics& metrics);
-  /// What another run left here, into a folder of its own.
-  void set_aside_earlier_run();
+  /// What another run left here, into a folder of its own. An error ends the run: it would else
+  /// replace and remove what was saved.
+  void set_aside();
 
   MetricsOptions options_;
   SummaryBuilder builder_;

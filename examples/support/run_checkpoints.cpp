@@ -22,6 +22,7 @@
 #include "engine/distributed/environment.hpp"
 #include "engine/metrics/cut_metrics.hpp"
 #include "engine/metrics/monitors.hpp"
+#include "examples/support/folder/output_folder.hpp"
 #include "models/foreign/foreign_state.hpp"
 #include "models/foreign/imported_checkpoint.hpp"
 #include "runtime/system/report_lost.hpp"
@@ -103,8 +104,6 @@ void take_signals(std::string_view answer) {
   sigaction(SIGUSR1, &action, nullptr);
 }
 
-std::string checkpoints_of(const std::string& output_dir) { return output_dir + "/checkpoints"; }
-
 /// The micro-batches of a step, of the newest checkpoint here that has a readable state: it is read
 /// before anything is verified, and loading steps over what is damaged, too. 0: there is none.
 std::int64_t saved_micro_batches(const std::string& folder) {
@@ -128,12 +127,13 @@ std::int64_t largest(Communicator& ranks, std::int64_t mine) {
 }
 
 /// Whether there is what --resume auto could go on from, on any host: a checkpoint that has its
-/// name, or a save that all of its disks have sealed. One that fewer have sealed was none yet.
+/// name, also a damaged one, over which no run begins anew; or a save that all of its disks have
+/// sealed. One that fewer have sealed was none yet.
 bool has_checkpoints(const std::string& folder, Communicator& ranks) {
   constexpr std::string_view kNamed = "named";
   const NamedCheckpoints named = named_checkpoints(folder);
   const bool here =
-      !named.whole.empty() ||
+      !named.whole.empty() || !named.broken.empty() ||
       std::ranges::any_of(named.slices, [](const auto& slices) { return slices.is_named(); });
   std::string mine(here ? kNamed : "");
   for (const FoundSlices& slices : named.slices) {
@@ -261,9 +261,6 @@ ResumedRun resume_run(const RunFlags& flags, Engine& engine, Communicator& ranks
     if (!flags.resume.empty()) {
       const std::string searched = checkpoints_of(flags.output_dir);
       lines.push_back(fmt::format("resume   {} holds no checkpoint: a fresh start", searched));
-      for (const std::string& broken : named_checkpoints(searched).broken) {
-        lines.push_back("resume   " + broken);
-      }
     }
     return resumed;
   }
@@ -289,11 +286,13 @@ ResumedRun resume_run(const RunFlags& flags, Engine& engine, Communicator& ranks
 void end_on_signals() { on_end_signals(&say_and_end); }
 
 RunCheckpoints::RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWriter& metrics,
+                               RunRoom& room,
                                std::vector<std::pair<std::string, std::string>> files,
                                std::function<std::string()> client_state)
     : flags_(flags),
       engine_(engine),
       metrics_(metrics),
+      room_(room),
       files_(std::move(files)),
       client_state_(std::move(client_state)) {
   if (!flags.stop_after.empty()) {
@@ -310,6 +309,7 @@ RunCheckpoints::RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWri
                                  "further signal, from 1 s on, ends it at once, unsaved\n",
                                  is_drawn ? "\n" : "",
                                  saves ? " and a checkpoint" : ", no checkpoint"));
+  room_.hold();
 }
 
 std::optional<StepResult> RunCheckpoints::train_step() {
@@ -354,6 +354,7 @@ void RunCheckpoints::save() {
     report(*before);
   }
   begun_step_ = engine_.global_steps();
+  room_.give_back();
   CheckpointArgs args{.folder = checkpoints_of(flags_.output_dir), .keep = flags_.keep};
   args.files = files_;
   if (client_state_) {
@@ -366,6 +367,8 @@ void RunCheckpoints::save() {
 
 void RunCheckpoints::report(const CheckpointOutcome& outcome) {
   last_failed_ = !outcome.saved();
+  any_failed_ = any_failed_ || last_failed_;
+  room_.hold();
   metrics_.note(outcome.saved()
                     ? fmt::format("checkpoint of step {} in {}: {:.1f} MB in {:.2f} s",
                                   outcome.step, outcome.path,
@@ -396,6 +399,7 @@ void RunCheckpoints::save_model(const std::string& folder, const std::function<v
   if (steps_ > 0 && applied_ == 0 && engine_.sum_over_ranks({is_there ? 1.0 : 0.0})[0] > 0) {
     return;
   }
+  room_.give_back();
   try {
     save();
   } catch (const Error&) {
@@ -404,6 +408,9 @@ void RunCheckpoints::save_model(const std::string& folder, const std::function<v
 }
 
 std::string RunCheckpoints::ended(std::int64_t of_steps) const {
+  if (bad_state_ || not_saved_ || (steps_ > 0 && applied_ == 0)) {
+    return fmt::format("failed at {} of {}", engine_.global_steps(), of_steps);
+  }
   return stopped_ ? fmt::format("interrupted at {} of {}", engine_.global_steps(), of_steps)
                   : "done";
 }
@@ -421,7 +428,7 @@ int RunCheckpoints::exit_code() const {
   if (not_saved_) {
     std::rethrow_exception(not_saved_);
   }
-  if (last_failed_) {
+  if (any_failed_) {
     return static_cast<int>(ExitCode::kFailure);
   }
   if (g_end_signal != 0) {

@@ -12,7 +12,7 @@
 //
 // All ranks decide the same: what a signal or the time asks of one of them reaches all with the
 // step's exchange. A save that fails is reported in one line; training goes on, and the run's exit
-// code says at the end that its last state was lost. A run whose state is bad (the engine's error
+// code says at the end that one was lost. A run whose state is bad (the engine's error
 // of exit code 5: too many steps in a row were skipped) saves its last good weights before it ends.
 #pragma once
 
@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "engine/engine.hpp"
+#include "examples/support/folder/run_room.hpp"
 #include "examples/support/metrics_writer.hpp"
 #include "examples/support/run_flags.hpp"
 #include "runtime/util/error.hpp"
@@ -66,8 +67,8 @@ void end_on_signals();
 class RunCheckpoints {
  public:
   /// `files` lie beside the tensors (CheckpointArgs::files), and what `client_state` gives at each
-  /// save. Takes the signals from now on.
-  RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWriter& metrics,
+  /// save. Takes the signals from now on, and holds the room while nothing is being saved.
+  RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWriter& metrics, RunRoom& room,
                  std::vector<std::pair<std::string, std::string>> files = {},
                  std::function<std::string()> client_state = {});
 
@@ -82,10 +83,10 @@ class RunCheckpoints {
   /// ranks.
   void save_model(const std::string& folder, const std::function<void()>& save);
   /// How the run ended. Throws the error of a bad state (5: all steps skipped, too), else of
-  /// save_model(); 1 where the last checkpoint or a report was lost; 128 + the signal that ended
+  /// save_model(); 1 where a checkpoint or a report was lost; 128 + the signal that ended
   /// the run; 0.
   [[nodiscard]] int exit_code() const;
-  /// "done", or "interrupted at 65 of 900": by a signal or --stop_after.
+  /// "done", "interrupted at 65 of 900" by a signal or --stop_after, or "failed at 65 of 900".
   [[nodiscard]] std::string ended(std::int64_t of_steps) const;
 
  private:
@@ -95,6 +96,7 @@ class RunCheckpoints {
   const RunFlags& flags_;
   Engine& engine_;
   MetricsWriter& metrics_;
+  RunRoom& room_;
   std::vector<std::pair<std::string, std::string>> files_;
   std::function<std::string()> client_state_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
@@ -102,6 +104,7 @@ class RunCheckpoints {
   bool stopped_ = false;
   std::int64_t begun_step_ = -1;  // of the last save
   bool last_failed_ = false;
+  bool any_failed_ = false;
   std::int64_t steps_ = 0;  // of this process
   std::int64_t applied_ = 0;
   std::optional<Error> bad_state_;

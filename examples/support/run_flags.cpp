@@ -88,6 +88,10 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--resume,--resume_from_checkpoint", f.resume,
                  "Go on from a checkpoint: its folder, a run's folder, or auto (the newest whole "
                  "one of --output_dir, else a fresh start)");
+  app.add_flag(
+      "--overwrite_output_dir", f.overwrite_output_dir,
+      "Begin anew where checkpoints of a run lie that has not ended: all that it left moves "
+      "to OUTPUT_DIR/earlier-N; with --resume the run goes on all the same");
   app.add_option("--resume_ignore", f.resume_ignore,
                  "Parts of the run that may be others than the checkpoint's: data,seed,batch,"
                  "optimizer");

@@ -45,7 +45,8 @@ struct RunFlags : EngineFlags {
   // Checkpoints.
   std::int64_t save_every = 0;  // steps; 0: none
   int keep = 2;
-  std::string resume;         // a folder, or auto
+  std::string resume;  // a folder, or auto
+  bool overwrite_output_dir = false;
   std::string resume_ignore;  // parts of the run, by commas
   std::string stop_after;     // a time; empty: never
 

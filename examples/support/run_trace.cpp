@@ -14,6 +14,7 @@
 #include "engine/config/config.hpp"
 #include "engine/types/version.hpp"
 #include "examples/support/program.hpp"
+#include "runtime/system/nonce.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/trace_file.hpp"
 #include "runtime/util/error.hpp"
@@ -29,7 +30,8 @@ constexpr std::size_t kRecordsOfLoop = std::size_t{1} << 18;
 
 /// Named like what a killed run leaves, so that the next run removes it.
 std::string part_of(const RunFlags& flags, int rank) {
-  return fmt::format("{}/.{}.tmp-{}", flags.output_dir, kFile, rank);
+  return fmt::format("{}/.{}.tmp-{}", flags.output_dir, kFile,
+                     nonce_text(static_cast<std::uint64_t>(rank)));
 }
 
 /// `value` of each rank, exactly.

@@ -1,26 +1,16 @@
 #include "examples/support/training_run.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include "actors/checkpoint/checkpoint_folder.hpp"
-#include "actors/kernels/update/state_memory.hpp"
 #include "actors/storage/file.hpp"
 #include "engine/device/device_choice.hpp"
-#include "engine/distributed/environment.hpp"
-#include "engine/layout/update_config.hpp"
-#include "engine/memory/saved_parameters.hpp"
-#include "engine/metrics/line_file.hpp"
 #include "engine/types/version.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/report/block_files.hpp"
@@ -136,107 +126,6 @@ RunLimits run_limits(const RunFlags& flags) {
                           "by --host_memory_gb"};
   }
   return limits;
-}
-
-namespace {
-
-/// What a run adds to one disk, and the room there.
-struct DiskRoom {
-  std::int64_t saved = 0;
-  std::int64_t checkpoints = 0;
-  std::uint64_t free = 0;
-};
-
-/// `there`: checkpoints that lie on it.
-DiskRoom room_of(const RunFlags& flags, std::int64_t model_bytes, std::int64_t checkpoint_bytes,
-                 std::uint64_t free, std::int64_t there) {
-  const bool saves = flags.save_every > 0 || !flags.stop_after.empty();
-  // While training, one more than stay; the model comes when the last one is whole.
-  const std::int64_t more = saves ? std::max<std::int64_t>(0, flags.keep - there) : 0;
-  const std::int64_t while_saving = saves ? (more + 1) * checkpoint_bytes : 0;
-  const std::int64_t at_the_end = more * checkpoint_bytes + model_bytes;
-  return {.saved = model_bytes,
-          .checkpoints = std::max(while_saving, at_the_end) - model_bytes,
-          .free = free};
-}
-
-}  // namespace
-
-void plan_disk(RunPlan& plan, const Model& model, const RunFlags& flags, const Config& config,
-               std::size_t weight_bytes, std::int64_t beside_bytes, Communicator& ranks,
-               const Disks& disks) {
-  const auto arrays = static_cast<std::int64_t>(state_arrays(update_config(config.optimizer)));
-  constexpr std::int64_t kReportBytes = 128 << 10;  // of a short run; longer ones write more
-  const std::int64_t model_bytes =
-      saved_parameters(model) * static_cast<std::int64_t>(weight_bytes) + beside_bytes +
-      kReportBytes;
-  std::int64_t checkpoint_bytes = 0;
-  for (const UnitSpec& unit : model.units) {
-    for (const ParameterSpec& parameter : unit.parameters) {
-      constexpr auto kFp32Bytes = static_cast<std::int64_t>(sizeof(float));
-      checkpoint_bytes += parameter.numel() * kFp32Bytes * (parameter.frozen ? 1 : 1 + arrays);
-    }
-  }
-  std::string text;
-  if (disks.is_first_of_its_disk(static_cast<std::uint32_t>(ranks.rank()))) {
-    const NamedCheckpoints there = named_checkpoints(flags.output_dir + "/checkpoints");
-    text = fmt::format("{} {}", free_disk_bytes(flags.output_dir),
-                       there.whole.size() + there.slices.size());
-  }
-  const std::vector<std::string> facts = ranks.of_all_ranks(text);
-  DiskRoom tightest;
-  std::uint32_t number = 0;
-  const auto left = [](const DiskRoom& room) {
-    return static_cast<double>(room.free) - static_cast<double>(room.saved + room.checkpoints);
-  };
-  for (std::uint32_t disk = 0; disk < disks.count(); ++disk) {
-    std::istringstream words(facts[disks.first_rank_of(disk)]);
-    std::uint64_t free = 0;
-    std::int64_t there = 0;
-    words >> free >> there;
-    const auto sharers = static_cast<std::int64_t>(disks.ranks_of(disk).size());
-    const bool in_parts = disks.are_several() && config.zero.stage > 0;
-    const DiskRoom room = room_of(
-        flags, disk == 0 ? model_bytes : 0,
-        in_parts ? checkpoint_bytes * sharers / ranks.world_size() : checkpoint_bytes, free, there);
-    if (disk == 0 || left(room) < left(tightest)) {
-      tightest = room;
-      number = disk;
-    }
-  }
-  const auto on_disk = [&](MemoryPurpose purpose) -> std::int64_t& {
-    return plan.report.plan
-        .bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(MemoryKind::kDisk)];
-  };
-  on_disk(MemoryPurpose::kSaved) = tightest.saved;
-  on_disk(MemoryPurpose::kCheckpoint) = tightest.checkpoints;
-  if (tightest.free <= static_cast<std::uint64_t>(INT64_MAX)) {
-    const std::string host = disks.are_several() ? " on host " + disks.hosts[number] : "";
-    plan.limits.disk = {static_cast<std::int64_t>(tightest.free),
-                        fmt::format("free on the disk of {}{}", flags.output_dir, host)};
-  }
-  if (!plan.report.lacks) {
-    plan.report.lacks = shortfall_of(plan.report.plan, plan.limits);
-  }
-}
-
-std::optional<FolderLock> take_output_dir(const std::string& output_dir, int rank,
-                                          const Disks& disks) {
-  if (!disks.is_first_of_its_disk(static_cast<std::uint32_t>(rank))) {
-    return std::nullopt;
-  }
-  make_output_dir(output_dir);
-  // Of a run that was begun anew: a lost host's ranks may still save, for as long as their launcher
-  // takes to find out that it is alone.
-  constexpr std::chrono::seconds kMostAlone{90};
-  const bool is_restart = parse_environment(process_variables()).restart > 0;
-  FolderLock lock(output_dir, "output",
-                  fmt::format("{}, process {}", program_invocation_short_name, ::getpid()),
-                  is_restart ? kMostAlone : std::chrono::seconds(0));
-  remove_abandoned_files(output_dir);
-  remove_abandoned(std::filesystem::path(output_dir) / "model");
-  remove_abandoned(std::filesystem::path(output_dir) / "adapter");
-  return lock;
 }
 
 std::string disks_line(const Disks& disks) {

@@ -1,14 +1,12 @@
-// examples/support/training_run.hpp — what the trainers' loops share: the output folder and its
-// room, a step's figures, the summary's last part.
+// examples/support/training_run.hpp — what the trainers' loops share: a step's figures, the
+// summary's last part.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 
-#include "actors/storage/folder.hpp"
 #include "engine/checkpoint/disks.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
@@ -45,20 +43,6 @@ void finish_reports(MetricsWriter& metrics, Engine& engine);
 
 /// What the flags say of the memory that a run may use.
 RunLimits run_limits(const RunFlags& flags);
-/// Adds to the plan what the run will have on the disk of its output folder beyond what lies there
-/// now: its model with `weight_bytes` per weight and `beside_bytes` of other files, which lies
-/// beside an older one until it is whole, reports, and the checkpoints that stay, with the one
-/// being written. Of hosts' own disks it is the one that has least room beyond that.
-/// RunPlan::require_fit() then throws where the disk has less room. A collective.
-void plan_disk(RunPlan& plan, const Model& model, const RunFlags& flags, const Config& config,
-               std::size_t weight_bytes, std::int64_t beside_bytes, Communicator& ranks,
-               const Disks& disks);
-
-/// Makes output_dir, takes its lock for as long as the run has it, and removes what a killed run
-/// left there. On the first rank of each disk; the others have none. Throws user_error, naming the
-/// process, where another run has it.
-[[nodiscard]] std::optional<FolderLock> take_output_dir(const std::string& output_dir, int rank,
-                                                        const Disks& disks);
 /// A line where the output folder is not one for all hosts; else empty.
 [[nodiscard]] std::string disks_line(const Disks& disks);
 

@@ -3,6 +3,7 @@
 #include <random>
 #include <utility>
 
+#include "actors/checkpoint/checkpoint_folder.hpp"
 #include "actors/checkpoint/save_whole.hpp"
 #include "engine/checkpoint/checkpoint_layout.hpp"
 #include "engine/checkpoint/run_state.hpp"
@@ -11,6 +12,7 @@
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/io/file_io.hpp"
+#include "runtime/system/nonce.hpp"
 
 namespace tandem {
 namespace {
@@ -102,13 +104,12 @@ RunState state_of(const ImportedCheckpoint& checkpoint, bool moments) {
 std::vector<std::string> write_tandem(const ImportedCheckpoint& checkpoint, const fs::path& folder,
                                       std::vector<PlannedText> texts) {
   std::vector<std::string> notes;
-  Writing writing{
-      .plan = {.step = checkpoint.global_steps,
-               .folder = folder.string(),
-               .temporary = fmt::format("{}.tmp-{:08x}", folder.string(), std::random_device()()),
-               .files = {}},
-      .sources = {},
-      .texts = std::move(texts)};
+  Writing writing{.plan = {.step = checkpoint.global_steps,
+                           .folder = folder.string(),
+                           .temporary = temporary_checkpoint(folder.string(), fresh_nonce()),
+                           .files = {}},
+                  .sources = {},
+                  .texts = std::move(texts)};
   plan_arrays(checkpoint, writing, notes);
   const bool moments = writing.plan.files.back().name.starts_with("exp_avg");
   const std::string state = state_of(checkpoint, moments).json();

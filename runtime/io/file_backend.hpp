@@ -31,7 +31,10 @@ enum class OpenMode {
   kRead,       // must exist
   kCreate,     // for writing; made, or emptied
   kReadWrite,  // made if it is not there, kept if it is
-  kUpdate,     // for reading and writing; must exist
+  kUpdate,     // for reading and writing; must exist, and is no link
+  kNew,        // for writing; must not be there, not as a link either
+  kPrivate,    // for reading and writing by this user alone; likewise
+  kNameless,   // the same in the folder `path`, without a name; EOPNOTSUPP where that is unknown
 };
 
 /// What is asked.
@@ -46,6 +49,7 @@ struct FileRequest {
     kRename,
     kExchange,
     kRemove,
+    kRemoveTree,
     kSize,
     kReserve,
     kMakeFolder,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -17,6 +18,9 @@ namespace tandem {
 namespace {
 
 using Kind = FileRequest::Kind;
+
+// As FileError's number: a pipe or a device where a file should lie.
+constexpr int kNotRegular = EMEDIUMTYPE;
 
 // Linux transfers no more than 2 GiB - 4 KiB at a time.
 constexpr std::size_t kCallBytesMax = std::size_t{1} << 30;
@@ -53,6 +57,28 @@ IoFile::IoFile(int descriptor, bool direct, FileBackend* owner, std::string path
   if (direct) {
     memory_alignment_ =
         owner == nullptr ? memory_alignment_of(descriptor) : FileIo::kDirectAlignment;
+  }
+}
+
+/// What had to exist was opened without waiting (open_flags), which a regular file does not need
+/// any more.
+void IoFile::check(OpenMode mode) const {
+  if (owner_ != nullptr || (mode != OpenMode::kRead && mode != OpenMode::kUpdate)) {
+    return;
+  }
+  struct stat status{};
+  const int error = ::fstat(descriptor_, &status) != 0 ? errno
+                    : S_ISDIR(status.st_mode)          ? EISDIR
+                    : S_ISREG(status.st_mode)          ? 0
+                                                       : kNotRegular;
+  if (error != 0) {
+    throw FileError(fmt::format("[file] cannot open {}: {}", path_,
+                                error == kNotRegular ? "it is no regular file"
+                                                     : std::generic_category().message(error)),
+                    error);
+  }
+  if (const int flags = ::fcntl(descriptor_, F_GETFL); flags >= 0) {
+    static_cast<void>(::fcntl(descriptor_, F_SETFL, flags & ~O_NONBLOCK));
   }
 }
 
@@ -204,6 +230,10 @@ FileIo::Awaiter<void> FileIo::exchange(std::string one, std::string other, StopT
 
 FileIo::Awaiter<void> FileIo::remove(std::string path, StopToken stop) {
   return {*this, FileRequest{.kind = Kind::kRemove, .path = std::move(path)}, stop};
+}
+
+FileIo::Awaiter<void> FileIo::remove_tree(std::string path, StopToken stop) {
+  return {*this, FileRequest{.kind = Kind::kRemoveTree, .path = std::move(path)}, stop};
 }
 
 FileIo::Awaiter<std::uint64_t> FileIo::size(const IoFile& file, StopToken stop) {

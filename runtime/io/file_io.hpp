@@ -76,6 +76,7 @@ class IoFile {
  private:
   friend class FileIo;
   IoFile(int descriptor, bool direct, FileBackend* owner, std::string path) noexcept;
+  void check(OpenMode mode) const;
   int descriptor_ = -1;
   std::size_t memory_alignment_ = 0;
   FileBackend* owner_ = nullptr;  // of a descriptor that is not the kernel's
@@ -113,6 +114,8 @@ class FileIo {
   FileIo(const FileIo&) = delete;
   FileIo& operator=(const FileIo&) = delete;
 
+  /// A pipe in the file's place, or where a file must exist also a device or a folder, is an error
+  /// at once.
   [[nodiscard]] Awaiter<IoFile> open(std::string path, OpenMode mode, StopToken stop = {});
   /// Past the page cache (O_DIRECT), where the file system can: reads and writes are checked for
   /// their alignment.
@@ -135,6 +138,10 @@ class FileIo {
   /// cannot (network file systems).
   [[nodiscard]] Awaiter<void> exchange(std::string one, std::string other, StopToken stop = {});
   [[nodiscard]] Awaiter<void> remove(std::string path, StopToken stop = {});
+  /// A file, or a folder with all that lies in it; nothing of that name may be there. A link is
+  /// removed itself and never followed. What cannot be removed stays, and the first such is the
+  /// error; all else is gone.
+  [[nodiscard]] Awaiter<void> remove_tree(std::string path, StopToken stop = {});
   [[nodiscard]] Awaiter<std::uint64_t> size(const IoFile& file, StopToken stop = {});
   /// The file has at least this size afterwards and its space on the disk, so that ENOSPC comes
   /// before the first byte. Where the file system cannot reserve, the size alone is set.
@@ -209,8 +216,10 @@ class FileIo::Awaiter {
   T await_resume() {
     op_.throw_if_failed();
     if constexpr (std::is_same_v<T, IoFile>) {
-      return IoFile(static_cast<int>(op_.result()), op_.request.direct,
-                    backend_.owns_descriptors() ? &backend_ : nullptr, std::move(op_.request.path));
+      IoFile file(static_cast<int>(op_.result()), op_.request.direct,
+                  backend_.owns_descriptors() ? &backend_ : nullptr, std::move(op_.request.path));
+      file.check(op_.request.mode);
+      return file;
     } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
       return std::move(op_.request.names);
     } else if constexpr (!std::is_void_v<T>) {

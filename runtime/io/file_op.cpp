@@ -39,6 +39,7 @@ Name FileRequest::verb() const noexcept {
     case Kind::kExchange:
       return "exchange";
     case Kind::kRemove:
+    case Kind::kRemoveTree:
       return "remove";
     case Kind::kSize:
       return "ask the size of";

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "runtime/event_loop.hpp"
+#include "runtime/io/remove_tree.hpp"
 #include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
 
@@ -83,7 +84,7 @@ std::int64_t system_call(FileOp& op) {
   FileRequest& r = op.request;
   switch (r.kind) {
     case Kind::kOpen:
-      return ::open(r.path.c_str(), open_flags(r), 0666);
+      return ::open(r.path.c_str(), open_flags(r), open_mode(r));
     case Kind::kRead:
       return ::pread(r.descriptor, op.into(), op.bytes(), static_cast<off_t>(op.offset()));
     case Kind::kWrite:
@@ -100,6 +101,8 @@ std::int64_t system_call(FileOp& op) {
       return ::renameat2(AT_FDCWD, r.path.c_str(), AT_FDCWD, r.new_path.c_str(), RENAME_EXCHANGE);
     case Kind::kRemove:
       return ::unlink(r.path.c_str());
+    case Kind::kRemoveTree:
+      return remove_tree(r.path);
     case Kind::kSize:
       return size_of(r.descriptor);
     case Kind::kReserve:
@@ -120,7 +123,9 @@ std::int64_t system_call(FileOp& op) {
 }  // namespace
 
 int open_flags(const FileRequest& request) noexcept {
-  const int common = O_CLOEXEC | (request.direct ? O_DIRECT : 0);
+  // O_NONBLOCK: a pipe in the place of a file that must exist must not hang us (IoFile::check()).
+  const bool must_exist = request.mode == OpenMode::kRead || request.mode == OpenMode::kUpdate;
+  const int common = O_CLOEXEC | (must_exist ? O_NONBLOCK : 0) | (request.direct ? O_DIRECT : 0);
   switch (request.mode) {
     case OpenMode::kRead:
       return O_RDONLY | common;
@@ -129,9 +134,20 @@ int open_flags(const FileRequest& request) noexcept {
     case OpenMode::kReadWrite:
       return O_RDWR | O_CREAT | common;
     case OpenMode::kUpdate:
-      return O_RDWR | common;
+      return O_RDWR | O_NOFOLLOW | common;
+    case OpenMode::kNew:
+      return O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | common;
+    case OpenMode::kPrivate:
+      return O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | common;
+    case OpenMode::kNameless:
+      return O_RDWR | O_TMPFILE | O_EXCL | common;
   }
   return O_RDONLY | common;
+}
+
+unsigned open_mode(const FileRequest& request) noexcept {
+  const bool is_private = request.mode == OpenMode::kPrivate || request.mode == OpenMode::kNameless;
+  return is_private ? 0600 : 0666;
 }
 
 ThreadFiles::ThreadFiles(EventLoop& loop, int threads, const std::string& name) : loop_(loop) {

@@ -48,5 +48,7 @@ class ThreadFiles final : public FileBackend {
 
 /// The open(2) flags of a kOpen.
 [[nodiscard]] int open_flags(const FileRequest& request) noexcept;
+/// Of a file that is made.
+[[nodiscard]] unsigned open_mode(const FileRequest& request) noexcept;
 
 }  // namespace tandem::detail

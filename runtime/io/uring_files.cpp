@@ -40,6 +40,7 @@ unsigned opcode_of(Kind kind) noexcept {
       return IORING_OP_UNLINKAT;
     case Kind::kMakeFolder:
       return IORING_OP_MKDIRAT;
+    case Kind::kRemoveTree:
     case Kind::kFsyncFolder:
     case Kind::kSize:
     case Kind::kReserve:  // the ring's fallocate says EOPNOTSUPP where the threads set the size
@@ -54,7 +55,7 @@ void prepare(io_uring_sqe* entry, const FileOp& op) noexcept {
   const FileRequest& r = op.request;
   switch (r.kind) {
     case Kind::kOpen:
-      io_uring_prep_openat(entry, AT_FDCWD, r.path.c_str(), open_flags(r), 0666);
+      io_uring_prep_openat(entry, AT_FDCWD, r.path.c_str(), open_flags(r), open_mode(r));
       break;
     case Kind::kRead:
       io_uring_prep_read(entry, r.descriptor, op.into(), static_cast<unsigned>(op.bytes()),
@@ -86,6 +87,7 @@ void prepare(io_uring_sqe* entry, const FileOp& op) noexcept {
     case Kind::kMakeFolder:
       io_uring_prep_mkdirat(entry, AT_FDCWD, r.path.c_str(), 0777);
       break;
+    case Kind::kRemoveTree:
     case Kind::kFsyncFolder:
     case Kind::kSize:
     case Kind::kReserve:

@@ -162,8 +162,14 @@ std::int64_t SimDisk::open(const std::string& path, OpenMode mode, std::shared_p
     return -ENOENT;
   }
   file = node_at(path);
+  if (mode == OpenMode::kNameless) {
+    return -EOPNOTSUPP;
+  }
   if (file != nullptr && file->is_folder) {
     return -EISDIR;
+  }
+  if (file != nullptr && (mode == OpenMode::kNew || mode == OpenMode::kPrivate)) {
+    return -EEXIST;
   }
   if (file == nullptr && (mode == OpenMode::kRead || mode == OpenMode::kUpdate)) {
     return -ENOENT;
@@ -297,6 +303,19 @@ std::int64_t SimDisk::remove(const std::string& path, bool folder) {
   change_entries(*parent, {name});
   changed();
   return 0;
+}
+
+std::int64_t SimDisk::remove_tree(const std::string& path) {
+  const std::shared_ptr<Node> node = node_at(path);
+  if (node == nullptr) {
+    return 0;
+  }
+  for (const auto& [name, within] : Entries(node->entries)) {
+    if (const std::int64_t result = remove_tree(path + "/" + name); result < 0) {
+      return result;
+    }
+  }
+  return remove(path, node->is_folder);
 }
 
 std::int64_t SimDisk::make_folder(const std::string& path) {

@@ -93,6 +93,8 @@ class SimDisk {
   /// Of two names in one folder.
   [[nodiscard]] std::int64_t exchange(const std::string& one, const std::string& other);
   [[nodiscard]] std::int64_t remove(const std::string& path, bool folder);
+  /// One name after the other, each of them a change.
+  [[nodiscard]] std::int64_t remove_tree(const std::string& path);
   [[nodiscard]] std::int64_t make_folder(const std::string& path);
   [[nodiscard]] std::int64_t list_folder(const std::string& path,
                                          std::vector<std::string>& names) const;

@@ -94,6 +94,8 @@ std::int64_t SimFiles::call(FileOp& op) {
     case Kind::kRemove:
     case Kind::kRemoveFolder:
       return disk_.remove(request.path, request.kind == Kind::kRemoveFolder);
+    case Kind::kRemoveTree:
+      return disk_.remove_tree(request.path);
     case Kind::kSize:
       return static_cast<std::int64_t>(file->bytes.size());
     case Kind::kReserve:

@@ -63,7 +63,7 @@ class Disks:
     def sealed(self, hosts):
         """The saves that the disks of that many hosts have sealed, all of them."""
         saves = [{json.loads(file.read_text())["save"] for file in disk.glob("run/checkpoints/step-*/slices.json")
-                  if not file.parent.name.endswith(".tmp-old")} for disk in self.folders[:hosts]]
+                  if ".tmp-old-" not in file.parent.name} for disk in self.folders[:hosts]]
         return set.intersection(*saves)
 
     def __enter__(self):

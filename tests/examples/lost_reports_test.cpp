@@ -134,6 +134,34 @@ TEST_F(LostReports, CheckpointsThatStayNeedTheirRoomToo) {
   EXPECT_EQ(many.code, 3) << many.err;
 }
 
+/// Metrics alone are twice the disk.
+TEST_F(LostReports, TheRunsOwnReportsDoNotTakeTheModelsRoom) {
+  fs::create_directories(path("disk"));
+  if (::mount("tmpfs", path("disk").c_str(), "tmpfs", 0, "size=1m") != 0) {
+    GTEST_SKIP() << "mounting a small file system needs more rights";
+  }
+  const Finished done = run("disk/run", 3000, "--no-tensorboard --log_interval 1000");
+  const std::string saved = weights("disk/run/model");
+  ::umount(path("disk").c_str());
+  EXPECT_EQ(done.code, 1) << done.err;
+  EXPECT_THAT(done.err, AllOf(HasSubstr("metrics.jsonl"), HasSubstr("No space left")));
+  EXPECT_FALSE(saved.empty()) << done.err;
+}
+
+TEST_F(LostReports, LimitsOfFilesAreMetBeforeTheFirstStep) {
+  const Finished large = shell("ulimit -f 8; " + command("run", 2));
+  EXPECT_EQ(large.code, 3) << large.err;
+  EXPECT_THAT(large.err, HasSubstr("`ulimit -f`"));
+  fs::create_directories(path("disk"));
+  if (::mount("tmpfs", path("disk").c_str(), "tmpfs", 0, "size=8m,nr_inodes=12") != 0) {
+    GTEST_SKIP() << "mounting a small file system needs more rights";
+  }
+  const Finished many = run("disk/run", 2);
+  ::umount(path("disk").c_str());
+  EXPECT_EQ(many.code, 3) << many.err;
+  EXPECT_THAT(many.err, HasSubstr("more files (inodes)"));
+}
+
 TEST_F(LostReports, AFolderIsOneRunsAtATime) {
   const pid_t process = start(command("run", 100'000), "run");
   wait_for("run", "Step    3");
@@ -271,9 +299,9 @@ TEST_F(LostReports, AFallingLossScaleIsNoBadState) {
 TEST_F(LostReports, WhatIsNoPartOfAModelStaysInItsFolder) {
   ASSERT_EQ(run("run", 2).code, 0);
   write("run/model/README.md", "notes");
-  write("run/model/.model.safetensors.tmp-1-0", "of a killed save");
-  write("run/.summary.json.tmp-1-0", "of a killed run");
-  write("run/model.tmp-12-3/config.json", "of a killed save");
+  write("run/model/.model.safetensors.tmp-0123456789abcdef", "of a killed save");
+  write("run/.summary.json.tmp-0123456789abcdef", "of a killed run");
+  write("run/model.tmp-0123456789abcdef/config.json", "of a killed save");
   ASSERT_EQ(run("run", 2).code, 0);
   EXPECT_EQ(content_of(path("run/model/README.md")), "notes");
   for (const auto& entry : fs::recursive_directory_iterator(path("run"))) {
@@ -284,10 +312,11 @@ TEST_F(LostReports, WhatIsNoPartOfAModelStaysInItsFolder) {
 TEST_F(LostReports, AKilledConversionLeavesNothingToTheNextOne) {
   ASSERT_EQ(run("run", 2, "--save_every 2").code, 0);
   for (const char* to : {"hf", "tandem", "universal"}) {
-    write("converted.tmp-12-3/config.json", "of a killed conversion");
+    write("converted.tmp-0123456789abcdef/config.json", "of a killed conversion");
     const Finished done = shell(fmt::format("'{}/tandem' convert '{}' '{}' --to {}", TANDEM_BIN_DIR,
                                             path("run"), path("converted"), to));
-    EXPECT_EQ(fs::exists(path("converted.tmp-12-3")), done.code == 2 && to[0] == 't') << done.err;
+    EXPECT_EQ(fs::exists(path("converted.tmp-0123456789abcdef")), done.code == 2 && to[0] == 't')
+        << done.err;
     fs::remove_all(path("converted"));
   }
 }

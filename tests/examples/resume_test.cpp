@@ -1,6 +1,8 @@
 // The trainers stop and go on: by a signal, by a time, by kill -9, on other ranks. The run that
 // went on has the digits of the one that never stopped.
+#include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -129,6 +131,13 @@ class TrainerResume : public TrainerTest {
     }
     return false;
   }
+  [[nodiscard]] std::string newest_checkpoint(const std::string& output) const {
+    std::string newest;
+    for (const auto& entry : fs::directory_iterator(path(output + "/checkpoints"))) {
+      newest = std::max(newest, entry.path().filename().string());
+    }
+    return newest;
+  }
   static int end_of(pid_t process) {
     int status = 0;
     ::waitpid(process, &status, 0);
@@ -209,7 +218,7 @@ TEST_F(TrainerResume, WhatIsNotThatRunIsRefused) {
   EXPECT_THAT(fresh.out, HasSubstr("a fresh start"));
 }
 
-/// Whatever of the newest one is damaged; and where none is whole, auto begins anew and says so.
+/// Whatever of the newest one is damaged; and where none is whole, nothing begins over them.
 TEST_F(TrainerResume, AutoStepsOverWhatIsDamaged) {
   const Finished straight = run("run", 6, "--save_every 2");
   ASSERT_EQ(straight.code, 0) << straight.err;
@@ -222,10 +231,114 @@ TEST_F(TrainerResume, AutoStepsOverWhatIsDamaged) {
   for (const char* step : {"step-00000004", "step-00000006"}) {
     std::filesystem::remove(folder_ / "run/checkpoints" / step / "manifest.json");
   }
-  const Finished fresh = run("run", 2, "--resume auto");
-  ASSERT_EQ(fresh.code, 0) << fresh.err;
-  EXPECT_THAT(fresh.out, HasSubstr("a fresh start"));
-  EXPECT_THAT(fresh.out, HasSubstr("step-00000006"));
+  const Finished refused = run("run", 2, "--resume auto --save_every 2");
+  EXPECT_EQ(refused.code, 2) << refused.out;
+  EXPECT_THAT(refused.err, HasSubstr("holds no whole checkpoint"));
+  EXPECT_EQ(std::ranges::count(refused.err, '\n'), 1) << refused.err;
+  EXPECT_EQ(column("run", "loss"), losses);
+}
+
+/// The same command again is a slip more often than a wish.
+TEST_F(TrainerResume, ARunThatHasNotEndedIsNotBegunOver) {
+  ASSERT_EQ(run("run", 100'000, "--save_every 10 --stop_after 1s").code, 0);
+  const std::vector<std::string> losses = column("run", "loss");
+  const std::string newest = newest_checkpoint("run");
+  const std::string model = content_of(path("run/model/model.safetensors"));
+  const Finished refused = run("run", 4, "--save_every 2");
+  EXPECT_EQ(refused.code, 2) << refused.out;
+  EXPECT_THAT(refused.err, HasSubstr("--resume auto goes on, --overwrite_output_dir begins anew"));
+  EXPECT_EQ(std::ranges::count(refused.err, '\n'), 1) << refused.err;
+  EXPECT_EQ(column("run", "loss"), losses);
+  EXPECT_EQ(newest_checkpoint("run"), newest);
+  EXPECT_FALSE(fs::exists(path("run/earlier-1")));
+
+  const Finished anew = run("run", 4, "--save_every 2 --overwrite_output_dir");
+  EXPECT_EQ(anew.code, 0) << anew.err;
+  EXPECT_EQ(column("run", "step").size(), 4U);
+  EXPECT_EQ(newest_checkpoint("run"), "step-00000004");
+  EXPECT_EQ(newest_checkpoint("run/earlier-1"), newest);
+  EXPECT_EQ(column("run/earlier-1", "loss"), losses);
+  EXPECT_EQ(content_of(path("run/earlier-1/model/model.safetensors")), model);
+  EXPECT_NE(content_of(path("run/model/model.safetensors")), model);
+
+  const Finished again = run("run", 2, "--save_every 2");
+  EXPECT_EQ(again.code, 0) << "over a run that has ended: " << again.err;
+  EXPECT_EQ(newest_checkpoint("run/earlier-2"), "step-00000004");
+  EXPECT_EQ(newest_checkpoint("run"), "step-00000002");
+}
+
+TEST_F(TrainerResume, OneFolderOfCheckpointsIsOneRunsAlsoByLinks) {
+  for (const char* output : {"one", "other"}) {
+    fs::create_directories(path(output));
+    fs::create_directories(path("shared"));
+    fs::create_directory_symlink(path("shared"), path(std::string(output) + "/checkpoints"));
+  }
+  const pid_t process = start("one", 100'000, "--save_every 5");
+  ASSERT_TRUE(wait_for("one", "checkpoint of step"));
+  const Finished second = run("other", 4, "--save_every 2");
+  EXPECT_EQ(second.code, 2) << second.out;
+  EXPECT_THAT(second.err, HasSubstr(fmt::format("in use by finetune_zero3, process {}", process)));
+  ::kill(process, SIGTERM);
+  EXPECT_EQ(end_of(process), 128 + SIGTERM) << log_of("one");
+  const Finished over = run("other", 4, "--save_every 2");
+  EXPECT_EQ(over.code, 2) << "the other run's checkpoints";
+  EXPECT_THAT(over.err, HasSubstr("holds checkpoints of a run that has not ended"));
+}
+
+/// Makes NaN of a weight in the memory of a process, wherever it lies; how many places.
+int spoil_memory(pid_t process, const std::string& key) {
+  std::fstream memory(fmt::format("/proc/{}/mem", process),
+                      std::ios::in | std::ios::out | std::ios::binary);
+  std::ifstream maps(fmt::format("/proc/{}/maps", process));
+  constexpr std::uint32_t kNan = 0x7FC0'0000;
+  constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+  int places = 0;
+  for (std::string line; std::getline(maps, line);) {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    char rights[5] = "";
+    if (std::sscanf(line.c_str(), "%zx-%zx %4s", &begin, &end, rights) != 3 || rights[1] != 'w' ||
+        end - begin > kMostBytes) {
+      continue;
+    }
+    std::string bytes(end - begin, '\0');
+    memory.clear();
+    memory.seekg(static_cast<std::streamoff>(begin));
+    if (!memory.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
+      continue;
+    }
+    for (std::size_t at = bytes.find(key); at != std::string::npos; at = bytes.find(key, at + 1)) {
+      memory.seekp(static_cast<std::streamoff>(begin + at));
+      memory.write(reinterpret_cast<const char*>(&kNan), sizeof kNan);
+      memory.flush();
+      places += memory ? 1 : 0;
+    }
+  }
+  return places;
+}
+
+/// A bit of the memory flips: saves go on, and the good checkpoint stays.
+TEST_F(TrainerResume, AWeightThatBecomesNaNCostsNoGoodCheckpoint) {
+  const std::string still = "--lr 1e-12 --save_every 10 --keep 1 ";  // weights keep their bits
+  ASSERT_EQ(run("first", 1, "--lr 1e-12").code, 0);
+  const std::string weights = content_of(path("first/model/model.safetensors"));
+  const std::string key = weights.substr(weights.size() - 1024, 512);
+  const pid_t process = start("run", 1'000'000, still);
+  ASSERT_TRUE(wait_for("run", "checkpoint of step"));
+  ::kill(process, SIGSTOP);
+  const int places = spoil_memory(process, key);
+  ::kill(process, SIGCONT);
+  if (places == 0) {
+    ::kill(process, SIGKILL);
+    (void)end_of(process);
+    GTEST_SKIP() << "another process's memory is not to be written here";
+  }
+  EXPECT_EQ(end_of(process), 5) << log_of("run");
+  EXPECT_THAT(log_of("run"), HasSubstr("older checkpoints stay: "));
+  const Finished went_on = run("run", 100'000, still + "--resume auto --stop_after 0.2s");
+  EXPECT_EQ(went_on.code, 0) << went_on.err;
+  EXPECT_THAT(went_on.out, HasSubstr("resume   after step "));
+  EXPECT_THAT(went_on.out, HasSubstr("not finite"));
 }
 
 TEST_F(TrainerResume, TransformersReadsTheMasters) {

@@ -208,8 +208,9 @@ class Campaign {
     for (const auto& entry : fs::recursive_directory_iterator(folder_ / "out")) {
       const std::string name = entry.path().filename();
       // Of an older checkpoint whose removal failed, which the next save removes: remove_older().
-      const bool is_removal = name.ends_with(".tmp-old");
-      const bool is_temporary = name.find(".tmp-") != std::string::npos || name.ends_with(".old");
+      const bool is_removal = name.find(".tmp-old-") != std::string::npos;
+      const bool is_temporary =
+          name.find(".tmp-") != std::string::npos || name.find(".old-") != std::string::npos;
       note(tally_.left, is_temporary && !is_removal, "left behind: " + name);
     }
   }

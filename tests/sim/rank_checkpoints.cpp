@@ -112,7 +112,7 @@ Task<> RankCheckpoints::begin() {
       &owner_.io,
       CheckpointPlan{.step = static_cast<std::int64_t>(owner_.step),
                      .folder = folder,
-                     .temporary = fmt::format("{}.tmp-{}", folder, meeting_.start),
+                     .temporary = temporary_checkpoint(folder, nonce_text(meeting_.start)),
                      .files = files_of(plan)},
       owner_.rank, plan.ranks, &owner_.pool);
   bool ok = true;

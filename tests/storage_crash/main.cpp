@@ -164,7 +164,7 @@ int kill_again_and_again(int kills, std::uint64_t seed) {
     committed = killer.live_and_die(folder, uring ? "uring" : "threads", committed);
     ++tally.kills;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      tally.saves_cut += entry.path().string().find(".tmp-1") != std::string::npos ? 1 : 0;
+      tally.saves_cut += entry.path().string().find(".tmp-0") != std::string::npos ? 1 : 0;
     }
     std::vector<FoundCheckpoint> found;
     std::vector<std::string> faults;

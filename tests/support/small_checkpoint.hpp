@@ -13,6 +13,7 @@
 
 #include "actors/checkpoint/checkpoint_folder.hpp"
 #include "actors/checkpoint/checkpoint_save.hpp"
+#include "runtime/system/nonce.hpp"
 #include "runtime/util/random.hpp"
 
 namespace tandem {
@@ -24,7 +25,7 @@ inline CheckpointPlan small_plan(const std::string& parent, std::int64_t step,
   return {
       .step = step,
       .folder = folder,
-      .temporary = folder + ".tmp-1",
+      .temporary = temporary_checkpoint(folder, nonce_text(1)),
       .files = {
           {"master-00000.safetensors",
            {{"embed.weight", TensorType::kF32, {7 * scale, 5}},
@@ -45,7 +46,9 @@ inline std::vector<std::byte> data_of(const CheckpointPlan& plan, std::size_t fi
   const PlannedFile& planned = plan.files[file];
   std::vector<std::byte> data(planned.size_bytes() - planned.header_bytes());
   Random random = Random(static_cast<std::uint64_t>(plan.step)).fork(file);
-  std::ranges::generate(data, [&] { return static_cast<std::byte>(random.next()); });
+  // With a bit that no NaN or infinity has, whichever byte of a value it is.
+  constexpr std::byte kFinite{0xBF};
+  std::ranges::generate(data, [&] { return static_cast<std::byte>(random.next()) & kFinite; });
   return data;
 }
 

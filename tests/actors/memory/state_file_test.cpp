@@ -2,17 +2,25 @@
 #include "actors/memory/state_file.hpp"
 
 #include <chrono>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "actors/memory/arena.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sim/sim_files.hpp"
 #include "runtime/sim/sim_world.hpp"
 #include "runtime/sleep.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {
@@ -72,6 +80,78 @@ TEST(StateFile, FilesThatShareADiskCountATimeOnce) {
     EXPECT_NEAR(files.busy.seconds(), files.under_way_s, kOfTheLoop) << "seed " << seed;
   }
 }
+
+/// A state file on the disk, and a second descriptor of it, as an older process of this user may
+/// have one.
+class StateFileOnDisk : public testing::TestWithParam<FileIo::Backend> {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "tandem_state_XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+    io_.emplace(loop_, FileIo::Options{.backend = GetParam()});
+    loop_.run(
+        [](StateFile* file, FileIo* io, std::string path) -> Task<> {
+          co_await file->open(io, std::move(path), 4 * StateFile::kAlignment);
+        },
+        &file_, &*io_, folder_ + "/state");
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      struct stat named{};
+      struct stat in{};
+      if (::stat(entry.path().c_str(), &named) == 0 && S_ISREG(named.st_mode) &&
+          ::stat(folder_.c_str(), &in) == 0 && named.st_dev == in.st_dev && named.st_nlink == 0 &&
+          static_cast<std::size_t>(named.st_size) == kBytes) {
+        other_ = ::open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
+        mode_ = named.st_mode & 0777U;
+      }
+    }
+    ASSERT_GE(other_, 0) << "it has no name, and its full size";
+  }
+  void TearDown() override {
+    ::close(other_);
+    std::filesystem::remove_all(folder_);
+  }
+  void pass(bool in) { loop_.run(move, &file_, memory_.data(), in); }
+
+  EventLoop loop_;
+  std::optional<FileIo> io_;
+  StateFile file_{kBytes};
+  HostBuffer memory_{kBytes};
+  std::string folder_;
+  int other_ = -1;
+  unsigned mode_ = 0;
+};
+
+TEST_P(StateFileOnDisk, IsThisUsersAlone) {
+  EXPECT_EQ(mode_, 0600U);
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_P(StateFileOnDisk, WhatWasNotWrittenByTheRunIsNotTrainedOn) {
+  pass(true);  // zeros
+  std::fill_n(memory_.data(), kBytes, std::byte{3});
+  pass(false);
+  std::fill_n(memory_.data(), kBytes, std::byte{0});
+  pass(true);
+  EXPECT_EQ(memory_.data()[kBytes - 1], std::byte{3});
+  for (const std::size_t at : {std::size_t{0}, 5 * StateFile::kAlignment + 100, kBytes - 1}) {
+    constexpr char kFlipped = 3 ^ 64;
+    constexpr char kWritten = 3;
+    ASSERT_EQ(::pwrite(other_, &kFlipped, 1, static_cast<off_t>(at)), 1);
+    ASSERT_EQ(::fsync(other_), 0);
+    EXPECT_THAT([&] { pass(true); },
+                ThrowsError(ExitCode::kFailure,
+                            testing::AllOf(testing::HasSubstr(folder_ + "/state has other bytes"),
+                                           testing::HasSubstr(fmt::format(
+                                               "at byte {} ", at - at % StateFile::kAlignment)))));
+    ASSERT_EQ(::pwrite(other_, &kWritten, 1, static_cast<off_t>(at)), 1);
+    ASSERT_EQ(::fsync(other_), 0);
+    pass(true);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, StateFileOnDisk,
+                         testing::Values(FileIo::Backend::kAuto, FileIo::Backend::kThreads));
 
 }  // namespace
 }  // namespace tandem

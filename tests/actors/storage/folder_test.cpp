@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -102,30 +103,55 @@ TEST_F(Folders, FollowALinkInTheirPlace) {
 }
 
 TEST_F(Folders, OfKilledProcessesAreRemovedAndOthersAreNot) {
-  put(dir_ / "model.tmp-123-4f/config.json", "left behind");
-  put(dir_ / "model.tmp-mine/config.json", "of the user");
-  put(dir_ / "model2.tmp-123/config.json", "of another name");
+  put(dir_ / "model.tmp-0123456789abcdef/config.json", "left behind");
+  put(dir_ / "elsewhere/config.json", "of the user");
+  fs::create_directory_symlink(dir_ / "elsewhere", dir_ / "model.tmp-0123456789abcdef/within");
+  fs::create_directory_symlink(dir_ / "elsewhere", dir_ / "model.tmp-fedcba9876543210");
+  Names left = {"elsewhere",
+                "model.old",
+                "model.tmp-2026-11-28",
+                "model.tmp-fedcba9876543210",
+                "model.tmp-mine",
+                "model2.tmp-0123456789abcdef"};
+  for (const char* name :
+       {"model.old", "model.tmp-2026-11-28", "model.tmp-mine", "model2.tmp-0123456789abcdef"}) {
+    put(dir_ / name / "config.json", "of the user");
+  }
   const AtomicFolder living(dir_ / "model", "test");
   remove_abandoned(dir_ / "model");
-  EXPECT_EQ(names(), (Names{living.temporary().filename(), "model.tmp-mine", "model2.tmp-123"}));
+  left.push_back(living.temporary().filename());
+  std::ranges::sort(left);
+  EXPECT_EQ(names(), left);
+  EXPECT_EQ(get(dir_ / "elsewhere/config.json"), "of the user");
+}
+
+TEST_F(Folders, ACommitLeavesAFolderThatIsCalledOldAlone) {
+  put(dir_ / "model/config.json", "old");
+  put(dir_ / "model.old/config.json", "of the user");
+  AtomicFolder made(dir_ / "model", "test");
+  put(made.temporary() / "config.json", "new");
+  made.commit();
+  EXPECT_EQ(get(dir_ / "model.old/config.json"), "of the user");
 }
 
 TEST_F(Folders, AnOlderOneThatWasMovedAsideComesBack) {
-  put(dir_ / "model.old/config.json", "old");
+  put(dir_ / "model.old-0123456789abcdef/config.json", "old");
   remove_abandoned(dir_ / "model");
   EXPECT_EQ(names(), Names{"model"});
-  put(dir_ / "model.old/config.json", "of the user");
+  put(dir_ / "model.old-0123456789abcdef/config.json", "older");
   remove_abandoned(dir_ / "model");
-  EXPECT_EQ(names(), (Names{"model", "model.old"})) << "where the place is taken, it stays";
+  EXPECT_EQ(names(), Names{"model"}) << "it has been replaced";
+  EXPECT_EQ(get(dir_ / "model/config.json"), "old");
 }
 
 TEST_F(Folders, TemporaryFilesOfKilledProcessesAreRemoved) {
-  put(dir_ / ".metrics.json.tmp-77-0", "x");
+  put(dir_ / ".metrics.json.tmp-0123456789abcdef", "x");
+  put(dir_ / ".notes.tmp-77-0", "x");
   put(dir_ / ".hidden", "x");
   put(dir_ / ".x.tmp-notes", "x");
   put(dir_ / "summary.tmp-1", "x");
   remove_abandoned_files(dir_);
-  EXPECT_EQ(names(), (Names{".hidden", ".x.tmp-notes", "summary.tmp-1"}));
+  EXPECT_EQ(names(), (Names{".hidden", ".notes.tmp-77-0", ".x.tmp-notes", "summary.tmp-1"}));
 }
 
 TEST_F(Folders, ALockNamesItsHolderAndEndsWithIt) {
@@ -157,6 +183,27 @@ TEST_F(Folders, ALockNamesItsHolderAndEndsWithIt) {
   ::close(ready[0]);
   ::close(ready[1]);
   EXPECT_TRUE(names().empty()) << "the file goes with the lock";
+}
+
+TEST_F(Folders, ALockIsNoOtherFileThanItsOwn) {
+  put(dir_ / "elsewhere", "precious");
+  const auto refuses = [&](const char* why) {
+    EXPECT_THAT([&] { FolderLock(dir_, "test", "me"); },
+                ThrowsError(ExitCode::kUserInput, HasSubstr(why)));
+    EXPECT_TRUE(fs::exists(fs::symlink_status(dir_ / "run.lock"))) << why;
+    EXPECT_EQ(get(dir_ / "elsewhere"), "precious") << why;
+    fs::remove(dir_ / "run.lock");
+  };
+  fs::create_symlink(dir_ / "elsewhere", dir_ / "run.lock");
+  refuses("cannot create");
+  fs::create_hard_link(dir_ / "elsewhere", dir_ / "run.lock");
+  refuses("a file of another name");
+  ASSERT_EQ(::mkfifo((dir_ / "run.lock").c_str(), 0600), 0);
+  refuses("no regular file");
+  const FolderLock lock(dir_, "test", "me");
+  struct stat made{};
+  ASSERT_EQ(::stat((dir_ / "run.lock").c_str(), &made), 0);
+  EXPECT_EQ(made.st_mode & 0777U, 0600U) << "no other user may hold it";
 }
 
 TEST_F(Folders, TheirRoomIsThatOfTheNearestParent) {

@@ -162,5 +162,50 @@ TEST(FileHasher, PiecesOfAnySizeMakeTheHashesOfFileAndTensors) {
   EXPECT_EQ(empty.result().hash, hash_of(""));
 }
 
+TEST(FileHasher, FindsWhatIsNotFiniteWhereverPiecesEnd) {
+  constexpr std::uint64_t kHeader = 5;
+  ManifestFile file{.name = "f", .hash = {}};
+  for (const TensorType type : {TensorType::kF32, TensorType::kBF16, TensorType::kF32}) {
+    const std::uint64_t at = file.tensors.empty() ? kHeader : file.size_bytes;
+    file.tensors.push_back({.name = fmt::format("t{}", file.tensors.size()),
+                            .type = type,
+                            .shape = {3},
+                            .begin_byte = at,
+                            .size_bytes = type == TensorType::kF32 ? 12U : 6U,
+                            .hash = {}});
+    file.size_bytes = at + file.tensors.back().size_bytes;
+  }
+  const auto looked_at = [&](std::size_t at, std::size_t piece) {
+    std::vector<std::byte> bytes(file.size_bytes);
+    std::fill_n(bytes.begin(), kHeader, std::byte{0xFF});
+    bytes[at] = std::byte{0x80};
+    bytes[at + 1] = std::byte{0x7F};
+    FileHasher hasher(file);
+    for (std::size_t begin = 0; begin < bytes.size(); begin += piece) {
+      hasher.add(std::span(bytes).subspan(begin, std::min(piece, bytes.size() - begin)));
+    }
+    return first_not_finite({hasher.result()});
+  };
+  for (std::size_t piece = 1; piece <= file.size_bytes; ++piece) {
+    // Where the upper half of a value lies; elsewhere the same bytes are part of a finite one.
+    for (const auto& [at, tensor] : {std::pair{7, 0},
+                                     {11, 0},
+                                     {15, 0},
+                                     {17, 1},
+                                     {19, 1},
+                                     {21, 1},
+                                     {25, 2},
+                                     {29, 2},
+                                     {33, 2}}) {
+      EXPECT_EQ(looked_at(static_cast<std::size_t>(at), piece),
+                fmt::format("f: tensor \"t{}\"", tensor))
+          << "byte " << at << ", pieces of " << piece;
+    }
+    for (const std::size_t at : {6U, 8U, 16U, 18U, 22U, 24U}) {
+      EXPECT_EQ(looked_at(at, piece), "") << "byte " << at << ", pieces of " << piece;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem

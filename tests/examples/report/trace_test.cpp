@@ -186,10 +186,11 @@ TEST_F(Traces, BeginWithTheFirstStepThatFitsOnAllThreads) {
 }
 
 TEST_F(Traces, ARankThatCannotWriteItsPartCostsTheReportAlone) {
-  fs::create_directories(folder_ / "run/.trace.json.gz.tmp-1/in the way");
+  fs::create_directories(folder_ / "run/.trace.json.gz.tmp-0000000000000001/in the way");
   const Finished traced = run_two("run", 4, "--trace");
   EXPECT_EQ(traced.code, 6);
-  EXPECT_THAT(traced.err + traced.out, HasSubstr("trace.json.gz.tmp-1: it is no regular file"));
+  EXPECT_THAT(traced.err + traced.out,
+              HasSubstr("trace.json.gz.tmp-0000000000000001: it is no regular file"));
   EXPECT_THAT(traced.err + traced.out, HasSubstr("trace.json.gz lacks rank 1"));
   EXPECT_EQ(column("run", "loss").size(), 4U);
   EXPECT_TRUE(fs::exists(folder_ / "run/model/model.safetensors"));

@@ -1,6 +1,9 @@
 // Folders, names and space: what FileIo does besides reading and writing.
 #include <cerrno>
+#include <filesystem>
+#include <fstream>
 
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include "tests/runtime/io/file_io_fixture.hpp"
@@ -34,6 +37,86 @@ TEST_P(FileIoFolders, AreMadeListedAndRemoved) {
         EXPECT_EQ(co_await io->list_folder(f), Names());
       },
       files.get(), folder);
+}
+
+// The most harmful thing that a clean-up can do is to follow a link.
+TEST_P(FileIoFolders, ATreeIsRemovedWithoutFollowingALink) {
+  namespace fs = std::filesystem;
+  const auto put = [](const fs::path& path) {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << "x";
+  };
+  put(folder + "/outside/deep/precious");
+  put(folder + "/tree/a/b/c");
+  put(folder + "/tree/file");
+  fs::create_directory_symlink(folder + "/outside", folder + "/tree/a/link");
+  fs::create_symlink(folder + "/outside/deep/precious", folder + "/tree/link");
+  fs::create_symlink(folder + "/none", folder + "/tree/dangling");
+  ASSERT_EQ(::mkfifo((folder + "/tree/pipe").c_str(), 0600), 0);
+  fs::create_directory_symlink(folder + "/outside", folder + "/link");
+  loop.run(
+      [](FileIo* io, std::string f) -> Task<> {
+        co_await io->remove_tree(f + "/link");
+        co_await io->remove_tree(f + "/tree/");
+        co_await io->remove_tree(f + "/none");
+        EXPECT_EQ(co_await io->list_folder(f), Names{"outside"});
+      },
+      files.get(), folder);
+  EXPECT_TRUE(fs::exists(folder + "/outside/deep/precious"));
+}
+
+TEST_P(FileIoFolders, WhatIsMountedWithinATreeStays) {
+  namespace fs = std::filesystem;
+  for (const char* part : {"/tree/mounted", "/tree/other"}) {
+    fs::create_directories(folder + part);
+  }
+  fs::create_directory(folder + "/outside");
+  std::ofstream(folder + "/outside/precious") << "x";
+  const std::string place = folder + "/tree/mounted";
+  if (::mount((folder + "/outside").c_str(), place.c_str(), nullptr, MS_BIND, nullptr) != 0) {
+    GTEST_SKIP() << "mounting needs more rights";
+  }
+  const auto [text, number] = error_of(
+      [](FileIo* io, std::string f) -> Task<> { co_await io->remove_tree(f + "/tree"); }, folder);
+  ::umount(place.c_str());
+  EXPECT_EQ(number, EXDEV) << text;
+  EXPECT_TRUE(fs::exists(folder + "/outside/precious"));
+  EXPECT_FALSE(fs::exists(folder + "/tree/other")) << "one failure does not stop the rest";
+}
+
+TEST_P(FileIoFolders, APipeInAFilesPlaceHangsNobody) {
+  ASSERT_EQ(::mkfifo((folder + "/pipe").c_str(), 0600), 0);
+  for (const OpenMode mode : {OpenMode::kRead, OpenMode::kUpdate}) {
+    EXPECT_EQ(error_of([](FileIo* io, std::string path,
+                          OpenMode how) -> Task<> { (void)co_await io->open(path, how); },
+                       folder + "/pipe", mode)
+                  .first,
+              "[file] cannot open " + folder + "/pipe: it is no regular file");
+  }
+}
+
+TEST_P(FileIoFolders, ANewFileIsNoOtherOne) {
+  std::ofstream(folder + "/there") << "precious";
+  std::filesystem::create_symlink(folder + "/none", folder + "/link");
+  for (const char* name : {"/there", "/link"}) {
+    for (const OpenMode mode : {OpenMode::kNew, OpenMode::kPrivate}) {
+      EXPECT_EQ(error_of([](FileIo* io, std::string path,
+                            OpenMode how) -> Task<> { (void)co_await io->open(path, how); },
+                         folder + name, mode)
+                    .second,
+                EEXIST)
+          << name;
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder + "/none"));
+  loop.run(
+      [](FileIo* io, std::string path) -> Task<> {
+        co_await io->close(co_await io->open(path, OpenMode::kPrivate));
+      },
+      files.get(), folder + "/private");
+  struct stat made{};
+  ASSERT_EQ(::stat((folder + "/private").c_str(), &made), 0);
+  EXPECT_EQ(made.st_mode & 0777U, 0600U);
 }
 
 TEST_P(FileIoFolders, ErrorsNamePathAndOperation) {

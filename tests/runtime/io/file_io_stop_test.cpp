@@ -121,14 +121,14 @@ TEST_P(FileIoStop, StopAtEveryCall) {
 }
 
 // A call that lasts until the test opens the pipe and writes to it. A thread's open waits for a
-// writer; the ring's does not (it tries without blocking first), but its read does, for which a
+// reader; the ring's does not (it tries without blocking first), but its read does, for which a
 // thread gets ESPIPE. `blocking` counts those whose call that blocks is the next in the queue.
 Task<> block_until_written(FileIo* io, std::string path, int* blocking, int* ended) {
   const bool uring = io->backend_name() == "io_uring";
   if (!uring) {
     ++*blocking;
   }
-  const IoFile end = co_await io->open(path, uring ? OpenMode::kReadWrite : OpenMode::kRead);
+  const IoFile end = co_await io->open(path, uring ? OpenMode::kReadWrite : OpenMode::kCreate);
   if (uring) {
     ++*blocking;
     std::byte one[1];
@@ -190,7 +190,7 @@ TEST_P(FileIoStop, QueuedOperationsLeaveTheQueueAtOnce) {
 INSTANTIATE_TEST_SUITE_P(Both, FileIoStop, kBothBackends, backend_of);
 
 TEST(FileIoThreads, ARunningCallIsAwaited) {
-  // The open of a pipe is under way when it is stopped: the thread ends it when there is a writer,
+  // The open of a pipe is under way when it is stopped: the thread ends it when there is a reader,
   // and not before.
   std::string path = ::testing::TempDir() + "tandem_pipe_XXXXXX";
   ASSERT_NE(mkdtemp(path.data()), nullptr);
@@ -207,7 +207,7 @@ TEST(FileIoThreads, ARunningCallIsAwaited) {
         scope.spawn(
             "opens",
             [](FileIo* r, std::string at, StopToken stop, int* count) -> Task<> {
-              const IoFile end = co_await r->open(at, OpenMode::kRead, stop);
+              const IoFile end = co_await r->open(at, OpenMode::kCreate, stop);
               EXPECT_TRUE(end.is_open());
               ++*count;
             },
