@@ -31,9 +31,9 @@ class GenerateCommand : public TrainerTest {
   /// As ./tandem generate --chat starts it.
   [[nodiscard]] Finished chat(const std::string& flags) const {
     return shell(
-        fmt::format("PYTHONPATH='{}/tools' '{}' -m prepare.chat '{}/tandem' --chat "
+        fmt::format("'{}' -I '{}/tools/run_module.py' prepare.chat '{}/tandem' --chat "
                     "--model_name '{}' {}",
-                    TANDEM_SOURCE_DIR, kPython, TANDEM_BIN_DIR, model_, flags));
+                    kPython, TANDEM_SOURCE_DIR, TANDEM_BIN_DIR, model_, flags));
   }
   static void expect_refused(const Finished& done, const std::string& part) {
     EXPECT_EQ(done.code, 2) << done.out << done.err;

@@ -17,7 +17,7 @@ from prepare import files, formats, mixture
 from prepare.errors import UserError
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tandem"  # of the source tree; pip installs the command itself
-FRONT_DOOR = [str(SCRIPT)] if SCRIPT.is_file() else [sys.executable, "-m", "tandem"]
+FRONT_DOOR = [str(SCRIPT)] if SCRIPT.is_file() else [sys.executable, "-P", "-m", "tandem"]
 KEY_VERSION = 1  # of what prepare makes of the same input
 # Flags that no program knows, with the value that asks for nothing.
 ONLY_PREPARES = {"--dataset_format": "auto", "--chat_template": None, "--sample_by": None, "--skip_refused": None}
