@@ -11,8 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from prepare.errors import Refused, UserError
+from prepare.errors import Refused, UserError, exit_code_of
 from prepare.files import model_folder
+from prepare.json_stream import parsed
 from prepare.template import find_template
 from prepare.tokenizer import Tokenizer
 
@@ -22,9 +23,11 @@ def conversation(line, number, is_json):
     if not is_json:
         return [{"role": "user", "content": line}]
     try:
-        value = json.loads(line)
+        value = parsed(line)
     except ValueError as error:
         raise UserError(f"[--prompts] line {number} is not valid JSON ({error}); correct the file") from None
+    if isinstance(value, Refused):
+        raise UserError(f"[--prompts] line {number}: {value}; correct the file")
     if isinstance(value, dict) and "messages" not in value:
         value = value.get("prompt")
     if isinstance(value, str):
@@ -73,12 +76,8 @@ def main():
     if "--help" in others or "-h" in others or flags.model_name is None or (flags.prompt is None and flags.prompts is None):
         given = ["--model_name", flags.model_name] if flags.model_name is not None else []
         return subprocess.run([*command, *given], check=False).returncode  # which says what is missing
-    try:
-        template = find_template(Tokenizer(model_folder(flags.model_name)), flags.chat_template)
-        lines = [json.dumps(rendered(template, messages)) for messages in conversations(flags)]
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    template = find_template(Tokenizer(model_folder(flags.model_name)), flags.chat_template)
+    lines = [json.dumps(rendered(template, messages)) for messages in conversations(flags)]
     command += ["--model_name", flags.model_name, "--prompts", "-", "--as_rendered"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
         try:
@@ -89,4 +88,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(main))
