@@ -24,7 +24,7 @@ BATCH_CHARACTERS = 1 << 22  # of what is tokenised at a time
 FREE_UNPACKED_BYTES = 1 << 30
 MOST_UNPACKED_RATIO = 256
 SMALL_FILE_BYTES = 1 << 24  # files up to this are unpacked once to see it, before time goes into their records
-TEMPLATE_S = 30.0  # of one rendering
+TEMPLATE_S = 30.0  # of processor time, which a busy or a sleeping machine does not lengthen, for one rendering
 TEMPLATE_BYTES = 1 << 31  # beyond what the process has when it begins
 MOST_TEMPLATE_CHARACTERS = 1 << 24
 TOKENIZER_BYTES_PER_BYTE = 100  # of memory, as measured for words; other scripts take up to three times as much
@@ -164,21 +164,21 @@ def template_bounds(what):
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = address_space() + TEMPLATE_BYTES
     is_ours = soft == resource.RLIM_INFINITY or most < soft
-    before = signal.signal(signal.SIGALRM, end)
+    before = signal.signal(signal.SIGPROF, end)
     try:
         if is_ours:
             resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-        signal.setitimer(signal.ITIMER_REAL, TEMPLATE_S)
+        signal.setitimer(signal.ITIMER_PROF, TEMPLATE_S)
         try:
             yield
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
     except OutOfTime:
-        raise UserError(f"[chat_template] {what} does not end within {TEMPLATE_S:g} s for one record; correct the template") from None
+        raise UserError(f"[chat_template] {what} does not end within {TEMPLATE_S:g} s of processor time for one record; correct the template") from None
     except MemoryError:
         if not is_ours:
             raise
         raise UserError(f"[chat_template] {what} takes more than {TEMPLATE_BYTES >> 20} MB of memory for one record; correct the template") from None
     finally:
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGPROF, before)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -14,6 +14,7 @@ from prepare.token_file import TokenFileWriter
 from prepare.tokenizer import Tokenizer
 
 BATCH_RECORDS = 512
+MOST_NAMED = 20
 FORMATS = ["auto", "alpaca", "messages", "sharegpt", "prompt", "text", "tokens"]
 LOSSES = ["all", "assistant", "completion"]
 
@@ -21,6 +22,7 @@ LOSSES = ["all", "assistant", "completion"]
 def add_data_flags(parser):
     """Those that decide what is in a token file."""
     parser.add_argument("--dataset_format", choices=FORMATS, default="auto", help="what a record means; auto: by its members")
+    parser.add_argument("--columns", metavar="OURS=THEIRS,...", help="members under other names: instruction=question,output=answer")
     parser.add_argument("--chat_template", metavar="T", help="a file, or the name of one of the model's templates; without it: the model's own")
     parser.add_argument("--loss_on", choices=LOSSES, help="what is learnt; without it: completion, of messages assistant, of text all")
     parser.add_argument("--append_eos", choices=["on", "off"], default="on", help="the end token behind each answer or text; a template ends chats itself (on)")
@@ -49,20 +51,33 @@ def records_of(name, sample_by):
         yield from files.records(path, sample_by)
 
 
+def columns_of(text):
+    """ours -> theirs of --columns."""
+    pairs = [item.split("=") for item in (text or "").split(",") if item]
+    if any(len(pair) != 2 or not all(pair) for pair in pairs) or len({pair[0] for pair in pairs}) < len(pairs):
+        raise UserError(f"[flags] --columns {text}: give names as in instruction=question,output=answer, each of ours once")
+    return dict(pairs)
+
+
 class Samples:
     """Records with their samples; the format is that of each file's first record."""
 
     def __init__(self, args):
         self.args = args
+        self.columns = columns_of(args.columns)
         self.formats = {}  # by file
+        self.unused = {}  # members that nobody knows, in the order in which they were met
 
     def of(self, record):
         if isinstance(record.value, Refused):
             raise record.value
+        record = record._replace(value=formats.renamed(record.value, self.columns))
         if record.path not in self.formats:
             given = self.args.dataset_format
             self.formats[record.path] = formats.detect(record) if given == "auto" else given
-        return formats.sample_of(self.formats[record.path], record)
+        sample, unused = formats.sample_of(self.formats[record.path], record)
+        self.unused |= dict.fromkeys(unused)
+        return sample
 
     def usual_loss_on(self):
         """What is learnt where --loss_on does not say it; "mixed", where that is several things."""
@@ -174,6 +189,10 @@ def data_lines(writer, tokenizer, encoder, samples, template, refusals):
     yield f"data     {counts['records']} records ({kinds}), {counts['tokens']} tokens, {share:.1f} % learnt, {counts['cut']} cut{by}, end token {end}"
     if counts["nothing"]:
         yield f"data     {counts['nothing']} records have nothing to learn, {counts['lost_by_cut']} of them because they were cut"
+    if samples.unused:
+        names = list(samples.unused)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        yield f"note     members that are not used: {', '.join(names[:MOST_NAMED])}{more}"
     if refusals.count:
         yield f"data     {refusals.count} records refused and left out, the first: {refusals.first}"
 

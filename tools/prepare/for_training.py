@@ -20,7 +20,7 @@ from prepare.errors import Refused, UserError, exit_code_of, say
 SCRIPT = Path(__file__).resolve().parents[2] / "tandem"  # of the source tree; pip installs the command itself
 FRONT_DOOR = [str(SCRIPT)] if SCRIPT.is_file() else [sys.executable, "-P", "-m", "tandem"]
 # Flags that no program knows, with the value that asks for nothing.
-ONLY_PREPARES = {"--dataset_format": "auto", "--chat_template": None, "--sample_by": None, "--skip_refused": None}
+ONLY_PREPARES = {"--dataset_format": "auto", "--chat_template": None, "--columns": None, "--sample_by": None, "--skip_refused": None}
 SWITCH = ""  # the value of a flag that has none
 BOTH = ("--loss_on", "--append_eos", "--max_length")
 DATA = ("--dataset_name", "--eval_dataset")
@@ -103,6 +103,9 @@ def prepared(name, model, flags):
         sys.exit(done.returncode)
     if key_of(name, model, flags) == key:  # else the data changed meanwhile, and the next start makes it anew
         cache.seal(path)
+    for line in done.stdout.splitlines():
+        if line.startswith("note "):
+            say(line, sys.stderr)
     say(f"prepare  {name}: {path}, {done.stdout.splitlines()[0].removeprefix('data').strip()}", sys.stderr)
     return str(path)
 

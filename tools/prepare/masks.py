@@ -51,7 +51,7 @@ class Whole:
     needs_offsets = False
 
     def __init__(self, chat, template):
-        self.whole = template.render(chat.messages, chat.tools)
+        self.whole = template.render(chat.messages, chat.tools, variables=chat.variables)
 
     def texts(self):
         return [self.whole]
@@ -69,7 +69,7 @@ class Blocks:
     def __init__(self, chat, template, loss_on):
         self.chat = chat
         self.loss_on = loss_on
-        self.whole, self.spans = template.render(chat.messages, chat.tools, spans=True)
+        self.whole, self.spans = template.render(chat.messages, chat.tools, spans=True, variables=chat.variables)
 
     def texts(self):
         return [self.whole]
@@ -96,7 +96,7 @@ class Prefixes:
 
     def __init__(self, chat, template, loss_on):
         self.size = 0  # characters of all its texts
-        self.whole = template.render(chat.messages, chat.tools)
+        self.whole = template.render(chat.messages, chat.tools, variables=chat.variables)
         self.turns = []  # (message number, text before it with the generation prompt, text with it)
         if chat.prompt_messages >= 0 and loss_on == "completion":
             asks = chat.messages[chat.prompt_messages - 1]["role"] != "assistant"
@@ -108,8 +108,8 @@ class Prefixes:
                 self.add(chat, template, number, number + 1)
 
     def add(self, chat, template, begin, end, generation_prompt=True):
-        before = template.render(chat.messages[:begin], chat.tools, add_generation_prompt=generation_prompt)
-        whole = self.whole if end == len(chat.messages) else template.render(chat.messages[:end], chat.tools)
+        before = template.render(chat.messages[:begin], chat.tools, add_generation_prompt=generation_prompt, variables=chat.variables)
+        whole = self.whole if end == len(chat.messages) else template.render(chat.messages[:end], chat.tools, variables=chat.variables)
         self.size += len(before) + len(whole)
         if self.size > bounds.MOST_CHAT_CHARACTERS:
             raise Refused(f"its beginnings, message by message, have more than {bounds.MOST_CHAT_CHARACTERS} characters together; use a template with {{% generation %}}")

@@ -31,18 +31,18 @@ class Template:
         wanted = {variable for variable in variables if variable.endswith("_token")} - tokenizer.special_tokens.keys()
         self.special_tokens = tokenizer.transformers_special_tokens() if wanted else tokenizer.special_tokens
 
-    def render(self, messages, tools, add_generation_prompt=False, spans=False):
+    def render(self, messages, tools, add_generation_prompt=False, spans=False, variables=None):
         """The text, and with `spans` the [begin, end) of its characters that {% generation %} marks."""
-        if not messages:
-            raise Refused("it begins with the assistant, and no template renders an empty chat before it")
+        given = {**self.special_tokens, **(variables or {})}
         try:
             with template_bounds(f"the template {self.name}"):
                 texts, found = self.renderer(conversations=[messages], tools=tools, chat_template=self.text, return_assistant_tokens_mask=spans,
-                                             add_generation_prompt=add_generation_prompt, **self.special_tokens)
+                                             add_generation_prompt=add_generation_prompt, **given)
         except (UserError, MemoryError):
             raise
         except Exception as error:  # a template may raise anything
-            raise Refused(f"the chat template refuses it: {first_line(error)}") from None
+            what = "the empty chat before the assistant, who speaks first" if not messages else "it"
+            raise Refused(f"the chat template refuses {what}: {first_line(error)}") from None
         return (texts[0], found[0]) if spans else texts[0]
 
 
