@@ -1,6 +1,7 @@
 #include "models/data/alpaca.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "actors/storage/file.hpp"
 #include "actors/storage/json.hpp"
@@ -23,7 +24,27 @@ JsonOrigin origin(const std::filesystem::path& path, std::size_t line) {
           .advice = std::string(kAdvice)};
 }
 
+// Members that others write into instruction records and that would change the text: what stands
+// before the instruction, or belongs to another form.
+constexpr std::array<std::string_view, 8> kOtherMembers = {
+    "system", "system_prompt", "history", "tools", "images", "videos", "audios", "weight"};
+
+bool says_nothing(const JsonValue& value) {
+  const simdjson::dom::element raw = value.raw();
+  return (raw.is_string() && value.string().empty()) ||
+         (value.is_array() && value.array().size() == 0) ||
+         (raw.is_number() && value.number() == 1);
+}
+
 AlpacaRecord read_record(const JsonValue& value) {
+  for (const std::string_view name : kOtherMembers) {
+    if (const auto other = value.find(name); other && !says_nothing(*other)) {
+      throw value.error(fmt::format(
+          "\"{}\" would change what is learnt, and instruction records are read without it; take "
+          "it out, or give the record as messages",
+          name));
+    }
+  }
   const auto input = value.find("input");
   return {.instruction = std::string(value.at("instruction").string()),
           .input = input ? std::string(input->string()) : std::string(),
@@ -65,6 +86,12 @@ std::vector<AlpacaRecord> read_json_lines(const std::filesystem::path& path,
   return records;
 }
 
+/// The text behind a byte order mark, which editors of some systems put before it.
+std::string_view without_mark(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
+}
+
 /// Whether Python's str.strip() leaves nothing of the text.
 bool is_blank(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
@@ -94,7 +121,8 @@ std::vector<AlpacaRecord> read_alpaca(const std::filesystem::path& path, double 
   if (is_valid_utf8(text) && is_blank(text)) {
     throw user_error(kWhere, "{} is empty; give at least one record", path.string());
   }
-  auto records = extension == ".json" ? read_json(path, text) : read_json_lines(path, text);
+  auto records =
+      extension == ".json" ? read_json(path, text) : read_json_lines(path, without_mark(text));
   const std::size_t all = records.size();
   const auto kept = static_cast<std::size_t>(static_cast<double>(all) * percentage / 100.0);
   if (kept == 0) {
