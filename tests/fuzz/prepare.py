@@ -176,7 +176,7 @@ def main():
             write(runs, numbers[at : at + PORTION], Path(folder))
             runs.run(Path(folder))
     print(json.dumps({"runs": len(numbers), "seed": flags.seed, "codes": dict(sorted(runs.codes.items())), "kinds": dict(sorted(runs.kinds.items())),
-                      "seconds": round(time.monotonic() - begin), "slowest": runs.slowest, "failed": runs.failed}))
+                      "seconds": round(time.monotonic() - begin), "slowest": runs.slowest, "failed": sorted(runs.failed)}))
     return 1 if runs.failed else 0
 
 
