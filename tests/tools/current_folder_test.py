@@ -50,7 +50,8 @@ class CurrentFolder(unittest.TestCase):
             self.run_in_it(self.function_of_the_tree("missing_requirements", ROOT / "requirements.txt"), python_path)
 
     def test_the_command_of_pip(self):
-        """-P is how our own processes start it; the other is how users may."""
+        """-P is how our own processes start it; the other is how users may. -S: what .pth files of this machine import
+        comes before anything of ours."""
         site = self.folder / "site"
         (site / "tandem" / "share/tandem").mkdir(parents=True)
         for path in (ROOT / "tools/python/tandem").glob("*.py"):
@@ -62,11 +63,7 @@ class CurrentFolder(unittest.TestCase):
             script = site / "tandem-command"
             script.write_text(entry, encoding="utf-8")
             for start in [*starts, [script]]:
-                if ":" in python_path:  # Python itself runs these two before anything of ours
-                    for name in ("sitecustomize", "usercustomize"):
-                        (self.folder / f"{name}.py").unlink(missing_ok=True)
-                        (self.folder / "sub" / f"{name}.py").unlink(missing_ok=True)
-                done = self.run_in_it([sys.executable, *start, "fetch", "--help"], python_path)
+                done = self.run_in_it([sys.executable, "-S", *start, "fetch", "--help"], python_path)
                 self.assertIn("cifar10", done.stdout, done.stderr)
 
 
