@@ -95,7 +95,8 @@ TEST_F(GenerateCommand, ChatsByTheModelsTemplate) {
   EXPECT_THAT(two.out, HasSubstr("== 2 of 2\n"));
 
   expect_refused(
-      chat("--prompts '" + write("tool.jsonl", R"({"messages": [{"role": "tool"}]})") + "'"),
+      chat("--prompts '" +
+           write("tool.jsonl", R"({"messages": [{"role": "tool", "content": "x"}]})") + "'"),
       "tools are unknown here");
   expect_refused(chat("--prompts '" + write("bad.jsonl", "\"a\"\n{\"messages\": 3}\n") + "'"),
                  "line 2");

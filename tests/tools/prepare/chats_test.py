@@ -6,6 +6,8 @@ import unittest
 
 from support import DEMO, PrepareTest
 
+from prepare import chat
+from prepare.errors import UserError
 from prepare.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer(DEMO)
@@ -141,6 +143,22 @@ class Chats(PrepareTest):
         self.assertIn("--columns instruction=question", self.refused(self.folder / "d.jsonl"))
         self.assertIn('"query", which --columns names, is absent', self.refused(self.folder / "d.jsonl", "--columns", "instruction=query,output=answer"))
         self.assertIn("[flags] --columns a", self.refused(self.folder / "d.jsonl", "--columns", "a"))
+
+
+class Prompts(unittest.TestCase):
+    """Lines of a prompt file of `tandem generate --chat`."""
+
+    def test_have_the_forms_of_chats(self):
+        record = {"messages": [{"role": "human", "content": [{"type": "text", "text": USER}], "name": None}], "tools": json.dumps([TOOL]), "system": "Be brief."}
+        found = chat.conversation(json.dumps(record), 1, True)
+        self.assertEqual((found.messages, found.tools), ([{"role": "system", "content": "Be brief."}, CHAT[0]], [TOOL]))
+        for text in (json.dumps(USER), json.dumps({"prompt": USER})):
+            self.assertEqual(chat.conversation(text, 1, True).messages, CHAT[:1])
+        for value, what in ({"messages": []}, "is empty"), ({"messages": CHAT, "images": ["x"]}, '"images"'), ([], "is none of"), ({"messages": [5]}, "message 1 is a number"):
+            with self.assertRaisesRegex(UserError, what):
+                chat.conversation(json.dumps(value), 1, True)
+        with self.assertRaisesRegex(UserError, "deep in one another"):
+            chat.conversation("[" * 3000 + "]" * 3000, 1, True)
 
 
 class Tokens(PrepareTest):
