@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kWhere = "dataset";
 constexpr std::uint64_t kMostDatasetBytes = std::uint64_t{2} << 30;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kAdvice =
     "every record needs the strings instruction and output, and may have input; of other formats "
     "./tandem prepare makes a token file";
@@ -86,12 +87,6 @@ std::vector<AlpacaRecord> read_json_lines(const std::filesystem::path& path,
   return records;
 }
 
-/// The text behind a byte order mark, which editors of some systems put before it.
-std::string_view without_mark(std::string_view text) {
-  constexpr std::string_view kMark = "\xEF\xBB\xBF";
-  return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
-}
-
 /// Whether Python's str.strip() leaves nothing of the text.
 bool is_blank(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
@@ -117,12 +112,14 @@ std::vector<AlpacaRecord> read_alpaca(const std::filesystem::path& path, double 
                      "a token file of it by ./tandem prepare",
                      path.string());
   }
-  const std::string text = read_file(path, kWhere, kMostDatasetBytes);
+  std::string text = read_file(path, kWhere, kMostDatasetBytes);
+  if (text.starts_with(kByteOrderMark)) {  // editors of some systems put it before a text
+    text.erase(0, kByteOrderMark.size());
+  }
   if (is_valid_utf8(text) && is_blank(text)) {
     throw user_error(kWhere, "{} is empty; give at least one record", path.string());
   }
-  auto records =
-      extension == ".json" ? read_json(path, text) : read_json_lines(path, without_mark(text));
+  auto records = extension == ".json" ? read_json(path, text) : read_json_lines(path, text);
   const std::size_t all = records.size();
   const auto kept = static_cast<std::size_t>(static_cast<double>(all) * percentage / 100.0);
   if (kept == 0) {
