@@ -22,6 +22,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from prepare.errors import escaped  # noqa: E402
+
 CHUNK_BYTES = 1 << 20
 PATTERNS = {  # of what is taken from the hub: what the engine reads, or ./tandem prepare
     "model": ["*.json", "*.safetensors", "*.txt", "*.jinja"],
@@ -136,7 +140,8 @@ def fetch_archive(archive, cache):
     """The folder with the archive's files. Safe to run twice at the same time."""
     folder = cache / archive.folder
     cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / f".{archive.folder}.lock", "w") as lock:
+    lock_path = cache / f".{archive.folder}.lock"
+    with open(os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as lock:  # no other user may hold it
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             say("already there")
@@ -183,10 +188,10 @@ def main(arguments=None):
         else:
             print(fetch_from_hub(args.kind, args.id))
     except Failure as failure:
-        print(f"error: {failure}", file=sys.stderr)
+        print(escaped(f"error: {failure}"), file=sys.stderr)
         return failure.code
     except OSError as error:
-        print(f"error: [fetch] {error.strerror or error}: {error.filename}; free space or choose another TANDEM_CACHE", file=sys.stderr)
+        print(escaped(f"error: [fetch] {error.strerror or error}: {error.filename}; free space or choose another TANDEM_CACHE"), file=sys.stderr)
         return 1
     return 0
 

@@ -22,7 +22,7 @@ missing_requirements() {
     grep -Ev '^[[:space:]]*(#|$)' "$1" || true
     return
   fi
-  "$venv_python" - "$1" <<'PYTHON'
+  "$venv_python" -I - "$1" <<'PYTHON'
 import sys
 from importlib import metadata
 for line in open(sys.argv[1]):
@@ -104,13 +104,13 @@ make_venv() {
     return
   fi
   say "setup: making .venv"
-  if ! quietly venv python3 -m venv "$root/.venv"; then
+  if ! quietly venv python3 -I -m venv "$root/.venv"; then
     rm -rf "$root/.venv"
     die 1 "[setup] python3 -m venv failed; it needs the package python3-venv (apt-get install python3-venv)"
   fi
 }
 
-pip_install() { quietly pip "$venv_python" -m pip install --disable-pip-version-check --no-input --retries 10 "$@"; }
+pip_install() { quietly pip "$venv_python" -I -m pip install --disable-pip-version-check --no-input --retries 10 "$@"; }
 
 install_requirements() { # requirements file
   local torch

@@ -1,5 +1,6 @@
 #include "engine/metrics/wandb_feed.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -31,8 +32,11 @@ constexpr std::chrono::seconds kBetweenSends{1};
 // trainer's, which goes first: the module takes what is idle, and its wake-up preempts none of
 // them. Nothing looks at an offline run while it goes on, so that the module gets its records some
 // minutes' worth at a time: record by record its two processes wake each other for each.
+// Python before 3.11 does not know PYTHONSAFEPATH, and looks in the current folder first.
 constexpr const char* kProgram = R"PY(
-import json, os, signal, sys, time
+import sys
+sys.path[:] = [entry for entry in sys.path if entry]
+import json, os, signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 about = json.loads(sys.stdin.readline())
@@ -111,7 +115,37 @@ double unix_time_s() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+/// This process's variables, by which Python finds modules in no place that the current folder
+/// decides: that folder holds data, and a json.py among data is not code of ours.
+std::vector<std::string> python_environment() {
+  constexpr std::string_view kPath = "PYTHONPATH=";
+  std::vector<std::string> found = {"PYTHONSAFEPATH=1"};
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    std::string_view text = *variable;
+    if (!text.starts_with(kPath)) {
+      found.emplace_back(text);
+      continue;
+    }
+    std::string kept;
+    for (text.remove_prefix(kPath.size()); !text.empty();) {
+      const std::string_view entry = text.substr(0, text.find(':'));
+      text.remove_prefix(std::min(text.size(), entry.size() + 1));
+      if (entry.starts_with('/')) {
+        kept += (kept.empty() ? "" : ":") + std::string(entry);
+      }
+    }
+    found.push_back(std::string(kPath) + kept);
+  }
+  return found;
+}
+
 pid_t start_python(int stdin_fd) {
+  std::vector<std::string> variables = python_environment();
+  std::vector<char*> environment;
+  for (std::string& variable : variables) {
+    environment.push_back(variable.data());
+  }
+  environment.push_back(nullptr);
   posix_spawn_file_actions_t files{};
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_adddup2(&files, stdin_fd, STDIN_FILENO);
@@ -122,7 +156,7 @@ pid_t start_python(int stdin_fd) {
   std::array<const char*, 4> argv = {"python3", "-c", kProgram, nullptr};
   pid_t process = -1;
   const int failed = ::posix_spawnp(&process, argv[0], &files, &attributes,
-                                    const_cast<char* const*>(argv.data()), environ);
+                                    const_cast<char* const*>(argv.data()), environment.data());
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
   if (failed != 0) {

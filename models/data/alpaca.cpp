@@ -1,6 +1,7 @@
 #include "models/data/alpaca.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "actors/storage/file.hpp"
 #include "actors/storage/json.hpp"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr std::string_view kWhere = "dataset";
 constexpr std::uint64_t kMostDatasetBytes = std::uint64_t{2} << 30;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kAdvice =
     "every record needs the strings instruction and output, and may have input; of other formats "
     "./tandem prepare makes a token file";
@@ -23,7 +25,27 @@ JsonOrigin origin(const std::filesystem::path& path, std::size_t line) {
           .advice = std::string(kAdvice)};
 }
 
+// Members that others write into instruction records and that would change the text: what stands
+// before the instruction, or belongs to another form.
+constexpr std::array<std::string_view, 8> kOtherMembers = {
+    "system", "system_prompt", "history", "tools", "images", "videos", "audios", "weight"};
+
+bool says_nothing(const JsonValue& value) {
+  const simdjson::dom::element raw = value.raw();
+  return (raw.is_string() && value.string().empty()) ||
+         (value.is_array() && value.array().size() == 0) ||
+         (raw.is_number() && value.number() == 1);
+}
+
 AlpacaRecord read_record(const JsonValue& value) {
+  for (const std::string_view name : kOtherMembers) {
+    if (const auto other = value.find(name); other && !says_nothing(*other)) {
+      throw value.error(fmt::format(
+          "\"{}\" would change what is learnt, and instruction records are read without it; take "
+          "it out, or give the record as messages",
+          name));
+    }
+  }
   const auto input = value.find("input");
   return {.instruction = std::string(value.at("instruction").string()),
           .input = input ? std::string(input->string()) : std::string(),
@@ -90,7 +112,10 @@ std::vector<AlpacaRecord> read_alpaca(const std::filesystem::path& path, double 
                      "a token file of it by ./tandem prepare",
                      path.string());
   }
-  const std::string text = read_file(path, kWhere, kMostDatasetBytes);
+  std::string text = read_file(path, kWhere, kMostDatasetBytes);
+  if (text.starts_with(kByteOrderMark)) {  // editors of some systems put it before a text
+    text.erase(0, kByteOrderMark.size());
+  }
   if (is_valid_utf8(text) && is_blank(text)) {
     throw user_error(kWhere, "{} is empty; give at least one record", path.string());
   }

@@ -245,7 +245,7 @@ def main():
     if arguments.role:
         return prepare(arguments.folder) if arguments.role == "prepare" else run_rank(arguments)
     python = arguments.deepspeed
-    if python is None or subprocess.run([python, "-c", "import deepspeed"], env=dict(os.environ, DS_ACCELERATOR="cpu"),
+    if python is None or subprocess.run([python, "-c", "import deepspeed"], env=dict(os.environ, DS_ACCELERATOR="cpu", PYTHONSAFEPATH="1"),
                                         capture_output=True, check=False).returncode != 0:
         print("[deepspeed] --deepspeed (or DEEPSPEED_PYTHON) names no interpreter that has deepspeed; pip install it into one")
         return 77

@@ -31,9 +31,9 @@ class GenerateCommand : public TrainerTest {
   /// As ./tandem generate --chat starts it.
   [[nodiscard]] Finished chat(const std::string& flags) const {
     return shell(
-        fmt::format("PYTHONPATH='{}/tools' '{}' -m prepare.chat '{}/tandem' --chat "
+        fmt::format("'{}' -I '{}/tools/run_module.py' prepare.chat '{}/tandem' --chat "
                     "--model_name '{}' {}",
-                    TANDEM_SOURCE_DIR, kPython, TANDEM_BIN_DIR, model_, flags));
+                    kPython, TANDEM_SOURCE_DIR, TANDEM_BIN_DIR, model_, flags));
   }
   static void expect_refused(const Finished& done, const std::string& part) {
     EXPECT_EQ(done.code, 2) << done.out << done.err;
@@ -95,7 +95,8 @@ TEST_F(GenerateCommand, ChatsByTheModelsTemplate) {
   EXPECT_THAT(two.out, HasSubstr("== 2 of 2\n"));
 
   expect_refused(
-      chat("--prompts '" + write("tool.jsonl", R"({"messages": [{"role": "tool"}]})") + "'"),
+      chat("--prompts '" +
+           write("tool.jsonl", R"({"messages": [{"role": "tool", "content": "x"}]})") + "'"),
       "tools are unknown here");
   expect_refused(chat("--prompts '" + write("bad.jsonl", "\"a\"\n{\"messages\": 3}\n") + "'"),
                  "line 2");

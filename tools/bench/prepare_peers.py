@@ -69,9 +69,9 @@ def main():
     ours, peers = [], []
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory(prefix="tandem-prepare-") as folder:
-            prepare = [sys.executable, "-m", "prepare", "--model_name", args.model, "--dataset_name", args.dataset, "--output", f"{folder}/x.tokens"]
-            ours.append(seconds(prepare, {"PYTHONPATH": str(ROOT / "tools")}))
-            peer = [sys.executable, "-c", PEER, args.model, args.dataset, f"{folder}/peer", str(args.processes)]
+            prepare = [sys.executable, "-I", str(ROOT / "tools/run_module.py"), "prepare", "--model_name", args.model, "--dataset_name", args.dataset, "--output", f"{folder}/x.tokens"]
+            ours.append(seconds(prepare, {}))
+            peer = [sys.executable, "-P", "-c", PEER, args.model, args.dataset, f"{folder}/peer", str(args.processes)]
             threads = "true" if args.processes == 1 else "false"
             peers.append(seconds(peer, {"HF_HOME": f"{folder}/cache", "HF_DATASETS_CACHE": f"{folder}/cache", "TOKENIZERS_PARALLELISM": threads}))
         print(f"prepare {megabytes / ours[-1][0]:6.2f} MB/s   datasets.map {megabytes / peers[-1][0]:6.2f} MB/s", flush=True)

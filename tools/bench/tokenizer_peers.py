@@ -74,7 +74,7 @@ def our_seconds(build, folder, dataset, threads):
 
 
 def their_seconds(folder, texts, threads):
-    done = subprocess.run([sys.executable, "-c", PEER, str(folder), str(texts)], capture_output=True, text=True, check=True,
+    done = subprocess.run([sys.executable, "-P", "-c", PEER, str(folder), str(texts)], capture_output=True, text=True, check=True,
                           env=os.environ | {"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": str(threads > 1).lower()})
     return float(done.stdout)
 

@@ -11,35 +11,46 @@ import subprocess
 import sys
 from pathlib import Path
 
-from prepare.errors import Refused, UserError
+from prepare import formats
+from prepare.errors import Refused, UserError, exit_code_of
 from prepare.files import model_folder
+from prepare.json_stream import parsed
 from prepare.template import find_template
 from prepare.tokenizer import Tokenizer
 
 
 def conversation(line, number, is_json):
-    """The messages of a line of a prompt file: a text, or as JSON a string or an object."""
+    """The Chat of a line of a prompt file: a text, or as JSON a string or an object."""
     if not is_json:
-        return [{"role": "user", "content": line}]
+        return asked(line)
     try:
-        value = json.loads(line)
+        value = parsed(line)
     except ValueError as error:
         raise UserError(f"[--prompts] line {number} is not valid JSON ({error}); correct the file") from None
+    if isinstance(value, Refused):
+        raise UserError(f"[--prompts] line {number}: {value}; correct the file")
     if isinstance(value, dict) and "messages" not in value:
         value = value.get("prompt")
     if isinstance(value, str):
-        return [{"role": "user", "content": value}]
-    messages = value.get("messages") if isinstance(value, dict) else None
-    if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
+        return asked(value)
+    if not isinstance(value, dict):
         raise UserError(f'[--prompts] line {number} is none of a string, {{"prompt": ...}} and {{"messages": [...]}}')
-    return messages
+    try:
+        formats.members.unused("messages", value)
+        return formats.messages(value)
+    except Refused as refused:
+        raise UserError(f"[--prompts] line {number}: {refused}; correct the file") from None
+
+
+def asked(text):
+    return formats.Chat([{"role": "user", "content": text}], None, [True], -1, {})
 
 
 def conversations(flags):
     if flags.prompt is not None and flags.prompts is not None:
         raise UserError("[flags] --prompt and --prompts exclude each other; give one of them")
     if flags.prompt is not None:
-        found = [[{"role": "user", "content": flags.prompt}]]
+        found = [asked(flags.prompt)]
     else:
         try:
             text = Path(flags.prompts).read_text(encoding="utf-8")
@@ -51,13 +62,13 @@ def conversations(flags):
         lines = enumerate(text.split("\n"), 1)
         found = [conversation(line, number, is_json) for number, line in lines if line.strip()]
     if flags.system is not None:
-        found = [[{"role": "system", "content": flags.system}, *messages] for messages in found]
+        found = [chat._replace(messages=[{"role": "system", "content": flags.system}, *chat.messages]) for chat in found]
     return found
 
 
-def rendered(template, messages):
+def rendered(template, chat):
     try:
-        return template.render(messages, None, add_generation_prompt=True)
+        return template.render(chat.messages, chat.tools, add_generation_prompt=True, variables=chat.variables)
     except Refused as error:
         raise UserError(f"[chat] {error}; change the messages") from None
 
@@ -73,12 +84,8 @@ def main():
     if "--help" in others or "-h" in others or flags.model_name is None or (flags.prompt is None and flags.prompts is None):
         given = ["--model_name", flags.model_name] if flags.model_name is not None else []
         return subprocess.run([*command, *given], check=False).returncode  # which says what is missing
-    try:
-        template = find_template(Tokenizer(model_folder(flags.model_name)), flags.chat_template)
-        lines = [json.dumps(rendered(template, messages)) for messages in conversations(flags)]
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    template = find_template(Tokenizer(model_folder(flags.model_name)), flags.chat_template)
+    lines = [json.dumps(rendered(template, chat)) for chat in conversations(flags)]
     command += ["--model_name", flags.model_name, "--prompts", "-", "--as_rendered"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
         try:
@@ -89,4 +96,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(main))

@@ -2,19 +2,19 @@
 
 import argparse
 import concurrent.futures
-import itertools
 import os
-import sys
 from pathlib import Path
 
-from prepare import files, formats, mixture
+from prepare import bounds, files, formats, mixture
 from prepare.encoder import Encoder
-from prepare.errors import Refused, UserError
+from prepare.errors import Refused, UserError, exit_code_of, first_line, say
+from prepare.leftovers import remove_leftovers
 from prepare.template import find_template
 from prepare.token_file import TokenFileWriter
 from prepare.tokenizer import Tokenizer
 
 BATCH_RECORDS = 512
+MOST_NAMED = 20
 FORMATS = ["auto", "alpaca", "messages", "sharegpt", "prompt", "text", "tokens"]
 LOSSES = ["all", "assistant", "completion"]
 
@@ -22,6 +22,7 @@ LOSSES = ["all", "assistant", "completion"]
 def add_data_flags(parser):
     """Those that decide what is in a token file."""
     parser.add_argument("--dataset_format", choices=FORMATS, default="auto", help="what a record means; auto: by its members")
+    parser.add_argument("--columns", metavar="OURS=THEIRS,...", help="members under other names: instruction=question,output=answer")
     parser.add_argument("--chat_template", metavar="T", help="a file, or the name of one of the model's templates; without it: the model's own")
     parser.add_argument("--loss_on", choices=LOSSES, help="what is learnt; without it: completion, of messages assistant, of text all")
     parser.add_argument("--append_eos", choices=["on", "off"], default="on", help="the end token behind each answer or text; a template ends chats itself (on)")
@@ -30,8 +31,13 @@ def add_data_flags(parser):
     parser.add_argument("--seed", type=int, default=42, help="of the choice of records in a mixture (42)")
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise UserError(f"[flags] {message}; tandem prepare --help lists the flags")
+
+
 def parse(arguments):
-    parser = argparse.ArgumentParser(prog="tandem prepare", description="Turns data of any form into a token file for --dataset_name. docs/data.md says what is read.")
+    parser = Parser(prog="tandem prepare", description="Turns data of any form into a token file for --dataset_name. docs/data.md says what is read.")
     parser.add_argument("--model_name", required=True, metavar="D", help="a model's folder, or a hub id in the cache: its tokenizer and chat template")
     parser.add_argument("--dataset_name", required=True, metavar="F", help=f"a file ({files.KINDS}), a folder or a hub id in the cache; several: a.jsonl:0.7,b.jsonl:0.3")
     parser.add_argument("--output", required=True, metavar="X.tokens", help="the file to write")
@@ -45,18 +51,33 @@ def records_of(name, sample_by):
         yield from files.records(path, sample_by)
 
 
+def columns_of(text):
+    """ours -> theirs of --columns."""
+    pairs = [item.split("=") for item in (text or "").split(",") if item]
+    if any(len(pair) != 2 or not all(pair) for pair in pairs) or len({pair[0] for pair in pairs}) < len(pairs):
+        raise UserError(f"[flags] --columns {text}: give names as in instruction=question,output=answer, each of ours once")
+    return dict(pairs)
+
+
 class Samples:
     """Records with their samples; the format is that of each file's first record."""
 
     def __init__(self, args):
         self.args = args
+        self.columns = columns_of(args.columns)
         self.formats = {}  # by file
+        self.unused = {}  # members that nobody knows, in the order in which they were met
 
     def of(self, record):
+        if isinstance(record.value, Refused):
+            raise record.value
+        record = record._replace(value=formats.renamed(record.value, self.columns))
         if record.path not in self.formats:
             given = self.args.dataset_format
             self.formats[record.path] = formats.detect(record) if given == "auto" else given
-        return formats.sample_of(self.formats[record.path], record)
+        sample, unused = formats.sample_of(self.formats[record.path], record)
+        self.unused |= dict.fromkeys(unused)
+        return sample
 
     def usual_loss_on(self):
         """What is learnt where --loss_on does not say it; "mixed", where that is several things."""
@@ -108,17 +129,24 @@ def prepare(args, tokenizer, path):
 
 
 def encoded_batches(records, samples, encoder, refusals):
-    """Lists of Encoded. One batch is encoded, by the tokenizer's threads, while the next is read."""
+    """Lists of Encoded. The next batch is read while one is encoded: here, where signals end a template in time."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        waiting = None
-        while batch := list(itertools.islice(records, BATCH_RECORDS)):
-            made = [sample_or_refused(record, samples) for record in batch]
-            answers = pool.submit(encoder.encode, [sample for sample in made if not isinstance(sample, Refused)])
-            if waiting:
-                yield usable(*waiting, refusals)
-            waiting = batch, made, answers
-        if waiting:
-            yield usable(*waiting, refusals)
+        coming = pool.submit(next_batch, records, samples)
+        while batch := coming.result():
+            coming = pool.submit(next_batch, records, samples)
+            answers = encoder.encode([sample for _, sample in batch if not isinstance(sample, Refused)])
+            yield usable(batch, answers, refusals)
+
+
+def next_batch(records, samples):
+    """[(record without its value, sample or Refused)], bounded in records and in what they hold."""
+    batch, size = [], 0
+    for record in records:
+        batch.append((record._replace(value=None), sample_or_refused(record, samples)))
+        size += bounds.weight(record.value)
+        if len(batch) == BATCH_RECORDS or size >= bounds.BATCH_CHARACTERS:
+            break
+    return batch
 
 
 def sample_or_refused(record, samples):
@@ -126,11 +154,15 @@ def sample_or_refused(record, samples):
         return samples.of(record)
     except Refused as refused:
         return refused
+    except RecursionError:
+        return Refused(bounds.TOO_DEEP)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        return Refused(f"it has a form that no reader expects ({type(error).__name__}: {first_line(error)})")
 
 
-def usable(batch, made, answers, refusals):
-    encoded, found = [], iter(answers.result())
-    for record, sample in zip(batch, made):
+def usable(batch, answers, refusals):
+    encoded, found = [], iter(answers)
+    for record, sample in batch:
         answer = sample if isinstance(sample, Refused) else next(found)
         if isinstance(answer, Refused):
             refusals.add(record, answer)
@@ -157,30 +189,30 @@ def data_lines(writer, tokenizer, encoder, samples, template, refusals):
     yield f"data     {counts['records']} records ({kinds}), {counts['tokens']} tokens, {share:.1f} % learnt, {counts['cut']} cut{by}, end token {end}"
     if counts["nothing"]:
         yield f"data     {counts['nothing']} records have nothing to learn, {counts['lost_by_cut']} of them because they were cut"
+    if samples.unused:
+        names = list(samples.unused)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        yield f"note     members that are not used: {', '.join(names[:MOST_NAMED])}{more}"
     if refusals.count:
         yield f"data     {refusals.count} records refused and left out, the first: {refusals.first}"
 
 
-def main(arguments=None):
+def run(arguments):
     args = parse(arguments)
-    try:
-        path = Path(args.output)
-        if path.suffix != ".tokens":
-            raise UserError(f"[prepare] output {path} does not end in .tokens, by which training knows it; name it so")
-        if not path.parent.is_dir():
-            raise UserError(f"[prepare] output {path}: there is no folder {path.parent}; make it")
-        for line in prepare(args, Tokenizer(files.model_folder(args.model_name)), path):
-            print(line)
-        print(f"wrote    {path}: {path.stat().st_size / 1e6:.1f} MB")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: [prepare] {error.strerror or error}: {error.filename or args.output}; free space or check the path", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    path = Path(args.output)
+    if path.suffix != ".tokens":
+        raise UserError(f"[prepare] output {path} does not end in .tokens, by which training knows it; name it so")
+    if not path.parent.is_dir():
+        raise UserError(f"[prepare] output {path}: there is no folder {path.parent}; make it")
+    remove_leftovers(path)
+    for line in prepare(args, Tokenizer(files.model_folder(args.model_name)), path):
+        say(line)
+    say(f"wrote    {path}: {path.stat().st_size / 1e6:.1f} MB")
     return 0
+
+
+def main(arguments=None):
+    return exit_code_of(lambda: run(arguments))
 
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

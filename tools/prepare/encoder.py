@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from prepare import formats, masks
+from prepare import bounds, formats, masks
 from prepare.errors import Refused, UserError
 
 
@@ -56,13 +56,12 @@ class Encoder:
         learnt_from = [0] * len(samples)
         if self.loss_on != "all":
             prompts = self.tokenizer.encode([sample.prompt for sample in samples])
-            learnt_from = [self.tokenizer.prefix + prompt.ids for prompt in prompts]
-        for sample, whole, prompt in zip(samples, wholes, learnt_from):
+            learnt_from = [numpy.concatenate([numpy.array(self.tokenizer.prefix, numpy.int32), prompt]) for prompt in prompts]
+        for sample, ids, prompt in zip(samples, wholes, learnt_from):
             if self.loss_on in {"assistant", "completion"} and not sample.has_prompt:
                 raise Refused(f"it is a text without an answer, of which --loss_on {self.loss_on} learns nothing; use --loss_on all")
-            ids = whole.ids
-            if self.end_id is not None and (not ids or ids[-1] != self.end_id):
-                ids = [*ids, self.end_id]
+            if self.end_id is not None and (not len(ids) or ids[-1] != self.end_id):
+                ids = numpy.append(ids, numpy.int32(self.end_id))
             mask = numpy.ones(len(ids), bool)
             if sample.has_prompt and self.loss_on != "all":
                 mask[: masks.shared_length(prompt, ids)] = False
@@ -71,24 +70,35 @@ class Encoder:
 
     def chats(self, samples):
         template = self.template()
+        held, size = [], 0
+        for sample in samples:
+            held.append((sample, self.rendered(sample, template)))
+            size += sum(map(len, held[-1][1].texts()))
+            if size >= bounds.BATCH_CHARACTERS:
+                yield from self.of_rendered(held)
+                held, size = [], 0
+        yield from self.of_rendered(held)
+
+    def rendered(self, sample, template):
+        """The texts of a chat, and how its mask follows from their tokens."""
         if self.loss_on == "all":
-            found = self.tokenizer.encode([template.render(sample.messages, sample.tools) for sample in samples])
-            for sample, encoding in zip(samples, found):
-                mask = numpy.ones(len(encoding.ids), bool)
-                self.note_end(encoding.ids, mask)
-                yield encoding.ids, mask, sample.has_prompt
-            return
-        marked = [template.has_generation and not self.learns_completion(sample) for sample in samples]
-        generated = self.by_generation(template, [sample for sample, by_marks in zip(samples, marked) if by_marks])
-        prefixed = self.by_prefixes(template, [sample for sample, by_marks in zip(samples, marked) if not by_marks])
-        for sample, by_marks in zip(samples, marked):
-            ids, mask = next(generated if by_marks else prefixed)
-            self.note_end(ids, mask)
-            yield ids, mask, sample.has_prompt
+            return masks.Whole(sample, template)
+        if template.has_generation and not self.learns_completion(sample):
+            return masks.Blocks(sample, template, self.chat_loss_on(sample))
+        return masks.Prefixes(sample, template, self.chat_loss_on(sample))
+
+    def of_rendered(self, held):
+        plain, marked = (list(dict.fromkeys(text for _, chat in held if chat.needs_offsets == offsets for text in chat.texts())) for offsets in (False, True))
+        ids = dict(zip(plain, self.tokenizer.encode(plain)))
+        encodings = dict(zip(marked, self.tokenizer.encodings(marked, offsets=True)))
+        for sample, chat in held:
+            found, mask = chat.ids_and_mask(encodings if chat.needs_offsets else ids)
+            self.note_end(found, mask)
+            yield found, mask, sample.has_prompt
 
     def note_end(self, ids, mask):
         if self.last_learnt is None:
-            learnt = numpy.asarray(ids)[mask].tolist()
+            learnt = ids[mask].tolist()
             self.last_learnt = next((text for token in reversed(learnt) if (text := self.tokenizer.special_text(token))), None)
 
     def chat_loss_on(self, sample):
@@ -96,19 +106,6 @@ class Encoder:
 
     def learns_completion(self, sample):
         return sample.prompt_messages >= 0 and self.chat_loss_on(sample) == "completion"
-
-    def by_generation(self, template, samples):
-        rendered = [template.render(sample.messages, sample.tools, spans=True) for sample in samples]
-        encodings = self.tokenizer.encode([text for text, _ in rendered], offsets=True)
-        for sample, encoding, (_, spans) in zip(samples, encodings, rendered):
-            yield encoding.ids, masks.by_generation(sample, self.chat_loss_on(sample), encoding, spans)
-
-    def by_prefixes(self, template, samples):
-        prefixes = [masks.Prefixes(sample, template, self.chat_loss_on(sample)) for sample in samples]
-        texts = list(dict.fromkeys(text for prefix in prefixes for text in prefix.texts()))
-        ids = dict(zip(texts, (encoding.ids for encoding in self.tokenizer.encode(texts))))
-        for prefix in prefixes:
-            yield ids[prefix.whole], prefix.mask(ids.__getitem__)
 
     def tokens(self, samples):
         for sample in samples:

@@ -1,19 +1,21 @@
 """From --dataset_name to files, and from a file to its records."""
 
+import contextlib
 import gzip
-import json
+import io
 import lzma
 import os
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prepare import json_stream, tables
-from prepare.errors import UserError
+from prepare import bounds, json_stream, tables
+from prepare.errors import Refused, UserError, first_line
 
 TABLES = {".parquet": tables.parquet_records, ".arrow": tables.arrow_records}
 TEXTS = {".jsonl", ".json", ".csv", ".txt"}
 PAIRS = {".bin", ".idx"}
-PACKED = {".gz": gzip.open, ".xz": lzma.open}
+PACKED = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
 KINDS = "json, jsonl, csv, txt (these also .gz or .xz), parquet, arrow, or Megatron's .bin with its .idx"
 # Of a folder of `datasets`: not records.
 DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
@@ -24,7 +26,7 @@ class Record(NamedTuple):
     path: Path
     number: int  # in the file, from 1
     line: int  # 0: the file has no lines
-    value: Any
+    value: Any  # a Refused: the reader cannot take it
 
     @property
     def place(self):
@@ -53,8 +55,16 @@ def records(path, sample_by="line"):
             yield Record(path, number, line, value)
     except UnicodeDecodeError as error:
         raise UserError(f"[prepare] {path}: no UTF-8: {error.reason} (byte {error.object[error.start]:#04x}); convert the file") from None
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise UserError(f"[prepare] {path}: {error}; copy the file again") from None
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"[prepare] {path}: {first_line(error)}; copy the file again") from None
+    except (UserError, MemoryError):
+        raise
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise UserError(f"[prepare] {path}: {first_line(error)}; give a whole file") from None
+    except Exception as error:  # a library that reads what a stranger wrote may raise anything
+        raise UserError(f"[prepare] {path}: {type(error).__name__}: {first_line(error)}; give a whole {kind} file") from None
 
 
 def pairs_of(path, kind, packed, sample_by):
@@ -69,28 +79,111 @@ def pairs_of(path, kind, packed, sample_by):
     readers = {".jsonl": json_stream.lines, ".json": json_stream.values, ".csv": tables.csv_records,
                ".txt": lambda file, _: text_records(file, sample_by)}
     newline = "" if kind in {".csv", ".txt"} else None
-    with PACKED.get(packed, open)(path, "rt", encoding="utf-8-sig", newline=newline) as file:
-        yield from readers[kind](file, path)
+    with opened(path, packed) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline) as text:
+        yield from readers[kind](text, path)
+
+
+@contextlib.contextmanager
+def opened(path, packed):
+    """The unpacked bytes of a file."""
+    if not packed:
+        with open(path, "rb") as file:
+            yield file
+        return
+    if path.stat().st_size <= bounds.SMALL_FILE_BYTES:
+        with PACKED[packed](path, "rb") as file:
+            whole = Counted(file, path)
+            while whole.read(bounds.BATCH_CHARACTERS):
+                pass
+    with PACKED[packed](path, "rb") as file:
+        yield io.BufferedReader(Counted(file, path), 1 << 16)
+
+
+class Counted(io.RawIOBase):
+    """The bytes of a packed file, up to the bound."""
+
+    def __init__(self, file, path):
+        self.file = file
+        self.unpacked = bounds.Unpacked(path)
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        count = self.file.readinto(buffer)
+        self.unpacked.add(count)
+        return count
 
 
 def text_records(file, sample_by):
     """(line, {"text"}) of each line, paragraph or document. What is blank is no record."""
     if sample_by == "document":
-        text = file.read()
-        if text.strip():
+        text = file.read(bounds.MOST_RECORD_CHARACTERS + 1)
+        if len(text) > bounds.MOST_RECORD_CHARACTERS:
+            yield 1, bounds.too_long()
+        elif text.strip():
             yield 1, {"text": text}
         return
-    held, begin = [], 0
-    for number, line in enumerate(file, 1):
-        blank = not line.strip()
+    held, begin, size = [], 0, 0
+
+    def record():
+        return begin, {"text": "".join(held).rstrip("\r\n")} if size <= bounds.MOST_RECORD_CHARACTERS else bounds.too_long()
+
+    for number, line in json_stream.lines_of(file):
+        too_long = isinstance(line, Refused)
+        blank = not too_long and not line.strip()
         if held and (blank or sample_by == "line"):
-            yield begin, {"text": "".join(held).rstrip("\r\n")}
-            held = []
+            yield record()
+            held, size = [], 0
         if not blank:
             begin = begin if held else number
-            held.append(line)
+            size += bounds.MOST_RECORD_CHARACTERS + 1 if too_long else len(line)
+            if size <= bounds.MOST_RECORD_CHARACTERS:
+                held.append(line)
+            else:
+                held = [""]
     if held:
-        yield begin, {"text": "".join(held).rstrip("\r\n")}
+        yield record()
+
+
+def is_file(path):
+    """False of a name that no file system takes, too."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_folder(path):
+    """The same for folders."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def read_text(path, most=bounds.MOST_TEMPLATE_CHARACTERS):
+    """The whole of a small text file."""
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            text = file.read(most + 1)
+    except UnicodeDecodeError:
+        raise UserError(f"[prepare] {path} is not UTF-8; convert it") from None
+    if len(text) > most:
+        raise UserError(f"[prepare] {path} has more than {most} characters; give the right file")
+    return text
+
+
+def read_json(path, most=bounds.MOST_TEMPLATE_CHARACTERS):
+    """The object of a small JSON file."""
+    try:
+        found = json_stream.parsed(read_text(path, most))
+    except ValueError as error:
+        raise UserError(f"[prepare] {path}: no JSON: {first_line(error)}; correct the file or download it again") from None
+    if not isinstance(found, dict):
+        why = str(found) if isinstance(found, Refused) else "it is no object"
+        raise UserError(f"[prepare] {path}: {why}; correct the file or download it again")
+    return found
 
 
 # The next three find what models/hub_paths.cpp finds.
@@ -109,13 +202,13 @@ def newest_snapshot(kind, name):
 def model_folder(name):
     """A folder, the model/ of a run's folder, the base of adapters, or a hub id in the cache."""
     folder = Path(name)
-    if not any((folder / path).is_file() for path in ("config.json", "model/config.json")):
+    if not any(is_file(folder / path) for path in ("config.json", "model/config.json")):
         for adapters in (folder, folder / "adapter"):
-            if (adapters / "adapter_config.json").is_file():
+            if is_file(adapters / "adapter_config.json"):
                 name = base_of(adapters)
                 folder = Path(name)
                 break
-    if folder.is_dir():
+    if is_folder(folder):
         of_run = folder / "model"
         return of_run if (of_run / "config.json").is_file() and not (folder / "config.json").is_file() else folder
     found = newest_snapshot("models", name) if is_hub_id(name) else None
@@ -127,14 +220,10 @@ def model_folder(name):
 def base_of(adapters):
     """The model that a folder of adapters names, relative to it where such a folder is there: models/adapter_folder.cpp."""
     path = adapters / "adapter_config.json"
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"[prepare] {path}: no JSON: {error}; correct the file or download it again") from None
-    base = found.get("base_model_name_or_path") if isinstance(found, dict) else None
+    base = read_json(path).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise UserError(f"[prepare] {path} names no base_model_name_or_path; give the base model's folder")
-    return str(adapters / base) if (adapters / base).is_dir() else base
+    return str(adapters / base) if is_folder(adapters / base) else base
 
 
 def is_hub_id(name):
@@ -148,9 +237,9 @@ def advice(kind, name):
 def data_files(name):
     """The files of a path, a folder or a hub id, in order of their names."""
     path = Path(name)
-    if path.is_file():
+    if is_file(path):
         return [path]
-    folder = path if path.is_dir() else newest_snapshot("datasets", name) if is_hub_id(name) else None
+    folder = path if is_folder(path) else newest_snapshot("datasets", name) if is_hub_id(name) else None
     if folder is None:
         raise UserError(f"[prepare] dataset {name} is neither a file nor in the Hugging Face cache {hub_cache()}; {advice('dataset', name)}")
     return files_of(folder, name)

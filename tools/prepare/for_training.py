@@ -1,11 +1,12 @@
 """Before ./tandem train and inspect: data that the program does not read itself becomes a token file in the cache.
 
 The program is then run with that file in the data's place. The cache's key is everything that the file depends on: the
-data's files by size and time, the tokenizer's and the templates' contents, the flags. Nothing beyond Python itself is
-imported: `./tandem prepare` installs what it needs.
+contents of the data, of the tokenizer's files, of the templates and of this code, and the flags. Nothing beyond Python
+itself is imported: `./tandem prepare` installs what it needs.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -13,19 +14,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-from prepare import files, formats, mixture
-from prepare.errors import UserError
+from prepare import cache, files, formats, mixture
+from prepare.errors import Refused, UserError, exit_code_of, say
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tandem"  # of the source tree; pip installs the command itself
-FRONT_DOOR = [str(SCRIPT)] if SCRIPT.is_file() else [sys.executable, "-m", "tandem"]
-KEY_VERSION = 1  # of what prepare makes of the same input
+FRONT_DOOR = [str(SCRIPT)] if SCRIPT.is_file() else [sys.executable, "-P", "-m", "tandem"]
 # Flags that no program knows, with the value that asks for nothing.
-ONLY_PREPARES = {"--dataset_format": "auto", "--chat_template": None, "--sample_by": None, "--skip_refused": None}
+ONLY_PREPARES = {"--dataset_format": "auto", "--chat_template": None, "--columns": None, "--sample_by": None, "--skip_refused": None}
 SWITCH = ""  # the value of a flag that has none
 BOTH = ("--loss_on", "--append_eos", "--max_length")
 DATA = ("--dataset_name", "--eval_dataset")
 RECIPE = {"--loss_on": "all", "--append_eos": "off"}  # of deepspeed_example: examples/support/finetune_flags.cpp
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "additional_chat_templates/*.jinja")
+TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+                   "tokenizer.model", "chat_template.jinja", "additional_chat_templates/*.jinja")
 
 
 class NotUnderstood(Exception):
@@ -59,46 +60,53 @@ def is_read_natively(name):
         return "," not in name and ":" not in name
     if len(found) > 1 or found[0].suffix not in {".json", ".jsonl"}:
         return False
-    first = next(files.records(found[0]), None)
+    try:
+        with contextlib.closing(files.records(found[0])) as records:
+            first = next((record for record in records if not isinstance(record.value, Refused)), None)
+    except UserError:
+        return True
     return first is None or formats.detect(first) == "alpaca"
 
 
-def cache_folder():
-    base = os.environ.get("TANDEM_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tandem")
-    return Path(base) / "tokens"
-
-
-def state_of(path):
-    state = path.stat()
-    return [str(path.resolve()), state.st_size, state.st_mtime_ns]
-
-
-def cached_file(name, model, flags):
-    """Where the token file of this data lies, or will."""
+def texts_that_decide(model, flags):
+    """The files of the tokenizer and the templates."""
     folder = files.model_folder(model)
-    data = [state_of(path) for part in mixture.parse(name) for path in files.data_files(part.name)]
-    texts = [path for pattern in TOKENIZER_FILES for path in sorted(folder.glob(pattern))]
-    template = Path(flags.get("--chat_template", ""))
-    if template.is_file():
-        texts.append(template)
-    contents = [hashlib.sha256(path.read_bytes()).hexdigest() for path in texts]
-    key = hashlib.sha256(json.dumps([KEY_VERSION, name, data, contents, sorted(flags.items())]).encode()).hexdigest()[:16]
-    stem = "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(name).name)[:60]
-    return cache_folder() / f"{stem}-{key}.tokens"
+    found = [path for pattern in TOKENIZER_FILES for path in sorted(folder.glob(pattern))]
+    template = flags.get("--chat_template", "")
+    return [*found, Path(template)] if files.is_file(template) else found
+
+
+def key_of(name, model, flags):
+    """The hash of all that a token file follows from: contents, never names or times."""
+    data = [path for part in mixture.parse(name) for path in files.data_files(part.name)]
+    pairs = [path.with_suffix(ending) for path in data if path.suffix in files.PAIRS for ending in sorted(files.PAIRS)]
+    data += [path for path in pairs if files.is_file(path)]
+    code = sorted(Path(__file__).parent.glob("*.py"))
+    contents = [[str(path) if path in data else path.name, cache.hash_of(path)] for path in (*data, *texts_that_decide(model, flags), *code)]
+    return hashlib.sha256(json.dumps([name, contents, sorted(flags.items())]).encode()).hexdigest()[:16]
 
 
 def prepared(name, model, flags):
-    """The token file's path; made now unless it is there."""
-    path = cached_file(name, model, flags)
-    if path.is_file():
-        print(f"prepare  {name}: {path} (made earlier)", file=sys.stderr)
+    """The token file's path; made now unless it is there, whole and this user's own."""
+    key = key_of(name, model, flags)
+    stem = "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(name).name)[:60]
+    path = cache.own_folder() / f"{stem}-{key}.tokens"
+    fault = cache.fault_of(path)
+    if fault is None:
+        say(f"prepare  {name}: {path} (made earlier)", sys.stderr)
         return str(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if fault:
+        say(f"prepare  {name}: {path} {fault}, so it is made anew", sys.stderr)
     command = [*FRONT_DOOR, "prepare", "--model_name", model, "--dataset_name", name, "--output", str(path)]
-    done = subprocess.run([*command, *words(flags)], stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([*command, *words(flags)], stdout=subprocess.PIPE, text=True, umask=cache.OTHERS)
     if done.returncode:
         sys.exit(done.returncode)
-    print(f"prepare  {name}: {path}, {done.stdout.splitlines()[0].removeprefix('data').strip()}", file=sys.stderr)
+    if key_of(name, model, flags) == key:  # else the data changed meanwhile, and the next start makes it anew
+        cache.seal(path)
+    for line in done.stdout.splitlines():
+        if line.startswith("note "):
+            say(line, sys.stderr)
+    say(f"prepare  {name}: {path}, {done.stdout.splitlines()[0].removeprefix('data').strip()}", sys.stderr)
     return str(path)
 
 
@@ -120,21 +128,19 @@ def words(flags):
     return [word for flag, value in flags.items() for word in ((flag,) if value == SWITCH else (flag, value))]
 
 
-def main():
-    program, *arguments = sys.argv[1:]
+def prepared_arguments(arguments):
     try:
-        arguments = with_prepared_data(arguments)
+        return with_prepared_data(arguments)
     except NotUnderstood:
-        pass
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: [prepare] {error.strerror or error}: {error.filename}; free space or choose another TANDEM_CACHE", file=sys.stderr)
-        return 1
+        return arguments
+
+
+def run():
+    program, *arguments = sys.argv[1:]
+    arguments = prepared_arguments(arguments)
     sys.stdout.flush()
     os.execv(program, [program, *arguments])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code_of(run))

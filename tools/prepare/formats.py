@@ -5,11 +5,10 @@ A sample is one of three things, whatever the format: Text (a prompt, which may 
 
 from typing import Any, NamedTuple
 
+from prepare import members
+from prepare.conversations import kind, system_of, tools_of, turns_of, variables_of, with_system
 from prepare.errors import Refused, UserError
 
-# Of ShareGPT and its relatives, whose writers never agreed.
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant", "bot": "assistant",
-         "model": "assistant", "system": "system", "tool": "tool", "observation": "tool", "function": "tool"}
 IGNORED_LABEL = -100
 
 
@@ -25,6 +24,7 @@ class Chat(NamedTuple):
     tools: Any  # as the template expects them; None: the record has none
     learnt: list  # per message: whether its weight allows it
     prompt_messages: int  # how many of them are a prompt that the record marks as such; -1: it marks none
+    variables: dict  # that the record gives its template
 
     has_prompt = property(lambda self: any(message["role"] != "assistant" for message in self.messages))
 
@@ -32,8 +32,7 @@ class Chat(NamedTuple):
 class Tokens(NamedTuple):
     ids: Any  # numpy, int64
     learnt: Any  # numpy, bool; None: the record says nothing
-
-    has_prompt = property(lambda self: self.learnt is not None)
+    has_prompt: bool
 
 
 def string(record, name, optional=False):
@@ -43,13 +42,6 @@ def string(record, name, optional=False):
     if optional and value is None:
         return ""
     raise Refused(f'"{name}" is {kind(value)}, a text is needed')
-
-
-def kind(value):
-    if value is None:
-        return "absent"
-    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
-    return names.get(type(value), type(value).__name__)
 
 
 def alpaca(record):
@@ -62,64 +54,30 @@ def alpaca(record):
 
 
 def messages(record):
-    return chat(record.get("messages"), record.get("tools"), "messages")
+    return chat(record, "messages")
 
 
 def sharegpt(record):
-    turns = record.get("conversations")
-    if not isinstance(turns, list):
-        raise Refused(f'"conversations" is {kind(turns)}, a list is needed')
-    found = [sharegpt_message(turn, number) for number, turn in enumerate(turns, 1)]
-    if isinstance(record.get("system"), str) and record["system"] and not (found and found[0]["role"] == "system"):
-        found.insert(0, {"role": "system", "content": record["system"]})
-    return chat(found, record.get("tools"), "conversations")
+    return chat(record, "conversations")
 
 
-def sharegpt_message(turn, number):
-    if not isinstance(turn, dict):
-        raise Refused(f"message {number} is {kind(turn)}, an object is needed")
-    if "role" in turn:
-        return turn
-    if turn.get("from") not in ROLES:
-        raise Refused(f'message {number} is from "{turn.get("from")}", known are {", ".join(ROLES)}')
-    others = {name: value for name, value in turn.items() if name not in {"from", "value"}}
-    return {"role": ROLES[turn["from"]], "content": turn.get("value"), **others}
-
-
-def chat(turns, tools, name):
-    if not isinstance(turns, list) or not turns:
-        raise Refused(f'"{name}" is {"empty" if turns == [] else kind(turns)}, a list of messages is needed')
-    if isinstance(tools, str):
-        raise Refused('"tools" is a text, a list of functions is needed')
-    checked = [checked_message(turn, number) for number, turn in enumerate(turns, 1)]
-    return Chat([turn for turn, _ in checked], tools or None, [learnt for _, learnt in checked], -1)
-
-
-def checked_message(turn, number):
-    """(the message as the template gets it, whether its weight lets it be learnt)."""
-    if not isinstance(turn, dict) or not isinstance(turn.get("role"), str):
-        raise Refused(f"message {number} has no role")
-    if turn.get("content") is None and not turn.get("tool_calls"):
-        raise Refused(f"message {number} ({turn['role']}) has no content")
-    learnt = True
-    for key in ("weight", "loss"):
-        if key in turn:
-            if turn[key] not in (0, 1):  # true and false are these, too
-                raise Refused(f'"{key}" of message {number} is {turn[key]}; known are 0 and 1, false and true')
-            learnt = learnt and bool(turn[key])
-            if turn[key] and turn["role"] != "assistant":
-                raise Refused(f'"{key}" of message {number} asks to learn what the {turn["role"]} says; only the assistant is learnt')
-    return {key: value for key, value in turn.items() if key not in {"weight", "loss"}}, learnt
+def chat(record, name):
+    turns, learnt = with_system(*turns_of(record.get(name), name), system_of(record))
+    return Chat(turns, tools_of(record), learnt, -1, variables_of(record))
 
 
 def prompt(record):
     first, second = record.get("prompt"), record.get("completion")
-    if isinstance(first, str) and isinstance(second, str):
+    if isinstance(first, str) and isinstance(second, str) and not first.lstrip().startswith('[{"'):
+        other = next((name for name in ("system", "tools", "functions", "chat_template_kwargs") if not members.is_empty(record.get(name))), None)
+        if other is not None:
+            raise Refused(f'"{other}" belongs to a chat, and "prompt" and "completion" are texts; give them as lists of messages')
         return Text(first, second)
-    if isinstance(first, list) and isinstance(second, list):
-        asked, said = chat(first, None, "prompt"), chat(second, None, "completion")
-        return Chat(asked.messages + said.messages, record.get("tools") or None, asked.learnt + said.learnt, len(asked.messages))
-    raise Refused(f'"prompt" is {kind(first)} and "completion" is {kind(second)}; both are texts, or both lists of messages')
+    if first is None or second is None or isinstance(first, (bool, int, float, dict)) or isinstance(second, (bool, int, float, dict)):
+        raise Refused(f'"prompt" is {kind(first)} and "completion" is {kind(second)}; both are texts, or both lists of messages')
+    asked, said = turns_of(first, "prompt"), turns_of(second, "completion")
+    asked = with_system(*asked, system_of(record))
+    return Chat(asked[0] + said[0], tools_of(record), asked[1] + said[1], len(asked[0]), variables_of(record))
 
 
 def text(record):
@@ -130,20 +88,63 @@ def tokens(record):
     ids = whole_numbers(record, "input_ids")
     if not len(ids):
         raise Refused('"input_ids" is empty')
+    seen = seen_tokens(record, len(ids))
+    found = marked_tokens(record, ids)
+    ids, learnt = ids[seen], None if found is None else found[seen]
+    if not len(ids):
+        raise Refused('"attention_mask" leaves no token')
+    if learnt is not None and learnt[1:].all() and len(learnt) > 1:  # as plain text has labels that are its ids
+        return Tokens(ids, learnt, False)
+    return Tokens(ids, learnt, learnt is not None)
+
+
+def seen_tokens(record, length):
+    """The slice that "attention_mask" leaves: padding stands before or behind it."""
+    if record.get("attention_mask") is None:
+        check_is_one(record, slice(0, length), length)
+        return slice(0, length)
+    mask = whole_numbers(record, "attention_mask", length)
+    if ((mask != 0) & (mask != 1)).any():
+        raise Refused('"attention_mask" has other values than 0 and 1; packed records are not read: give them one by one')
+    begin = int(mask.argmax())
+    end = length - int(mask[::-1].argmax())
+    if not mask.any():
+        return slice(0, 0)
+    if not mask[begin:end].all():
+        raise Refused('"attention_mask" is 0 between tokens that are seen; only padding at the ends is left out')
+    check_is_one(record, slice(begin, end), length)
+    return slice(begin, end)
+
+
+def check_is_one(record, seen, length):
+    """Members that say where documents of a packed record begin: they have to say that it is one."""
+    for name, step in (("position_ids", 1), ("token_type_ids", 0)):
+        if record.get(name) is not None:
+            found = whole_numbers(record, name, length)[seen]
+            if (found[1:] - found[:-1] != step).any():
+                raise Refused(f'"{name}" says that it is several documents; give them one by one')
+
+
+def marked_tokens(record, ids):
+    """Which tokens the record lets be learnt; None: it says nothing."""
+    import numpy
+
     if record.get("labels") is not None:
         labels = whole_numbers(record, "labels", len(ids))
+        if record.get("attention_mask") is not None:  # what is said of padding says nothing
+            labels = numpy.where(whole_numbers(record, "attention_mask", len(ids)) == 0, IGNORED_LABEL, labels)
         wrong = (labels != ids) & (labels != IGNORED_LABEL)
         if wrong.any():
             at = int(wrong.argmax())
             raise Refused(f'"labels"[{at}] is {labels[at]}, the token there is {ids[at]}; a label is its token or {IGNORED_LABEL}')
-        return Tokens(ids, labels != IGNORED_LABEL)
+        return labels != IGNORED_LABEL
     for name in ("mask", "loss_mask", "assistant_masks", "completion_mask"):
         if record.get(name) is not None:
             mask = whole_numbers(record, name, len(ids))
             if ((mask != 0) & (mask != 1)).any():
                 raise Refused(f'"{name}" has other values than 0 and 1')
-            return Tokens(ids, mask == 1)
-    return Tokens(ids, None)
+            return mask == 1
+    return None
 
 
 def whole_numbers(record, name, length=None):
@@ -178,16 +179,27 @@ LEARNT = {"tokens": "labels", "messages": "assistant", "sharegpt": "assistant", 
 def detect(record):
     """The name of the format of a file's first record."""
     if isinstance(record.value, dict):
-        for name, (_, members) in FORMATS.items():
-            if members <= record.value.keys():
+        for name, (_, needed) in FORMATS.items():
+            if needed <= record.value.keys():
                 return name
     has = ", ".join(record.value) if isinstance(record.value, dict) else kind(record.value)
-    wanted = "; ".join(f"{name}: {' and '.join(sorted(members))}" for name, (_, members) in FORMATS.items())
-    raise UserError(f"[prepare] {record.place} is of no known format (it has {has}); {wanted}")
+    wanted = "; ".join(f"{name}: {' and '.join(sorted(needed))}" for name, (_, needed) in FORMATS.items())
+    raise UserError(f"[prepare] {record.place} is of no known format (it has {has}); {wanted}; other names are given by --columns instruction=question,output=answer")
+
+
+def renamed(value, columns):
+    """A record with its members under the names that --columns gives them (ours -> theirs)."""
+    if not columns or not isinstance(value, dict):
+        return value
+    absent = next((theirs for theirs in columns.values() if theirs not in value), None)
+    if absent is not None:
+        raise Refused(f'"{absent}", which --columns names, is absent')
+    others = {name: item for name, item in value.items() if name not in columns.values()}
+    return {**others, **{ours: value[theirs] for ours, theirs in columns.items()}}
 
 
 def sample_of(name, record):
-    """Refused: the record does not fit the format."""
+    """(the sample, the members that are not used). Refused: the record does not fit the format."""
     if not isinstance(record.value, dict):
         raise Refused(f"it is {kind(record.value)}, an object is needed")
-    return FORMATS[name][0](record.value)
+    return FORMATS[name][0](record.value), members.unused(name, record.value)

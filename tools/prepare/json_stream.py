@@ -1,26 +1,56 @@
 """JSON records of a file of any size, one at a time: an array of objects, or objects one behind the other.
 
-Memory is one record and one read, whatever the file holds.
+Memory is one record and one read, whatever the file holds. A record that is valid JSON and beyond a bound (its length,
+depth, a number's digits) comes as the Refused that says so.
 """
 
 import json
 import re
 
-from prepare.errors import UserError
+from prepare import bounds
+from prepare.errors import Refused, UserError
 
 READ_CHARACTERS = 1 << 20
-MOST_RECORD_CHARACTERS = 1 << 28
 # An error this near the end of what was read may be a number, a literal or an escape that goes on behind it.
 TORN_CHARACTERS = 16
 SPACE = re.compile(r"[ \t\r\n]*")
+TOO_MANY_DIGITS = "one of its numbers has more digits than Python reads"
+
+
+def lines_of(file):
+    """(number, text) of each line; the text is a Refused where it is beyond the bound."""
+    number = 0
+    while text := file.readline(bounds.MOST_RECORD_CHARACTERS + 1):
+        number += 1
+        if len(text) <= bounds.MOST_RECORD_CHARACTERS or text.endswith("\n"):
+            yield number, text
+            continue
+        while text and not text.endswith("\n"):
+            text = file.readline(READ_CHARACTERS)
+        yield number, bounds.too_long()
+
+
+def parsed(text):
+    """The value of a JSON text, or the Refused that says which bound it passes. ValueError: it is no JSON."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        return Refused(bounds.TOO_DEEP)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        return Refused(TOO_MANY_DIGITS)
+    return Refused(bounds.TOO_DEEP) if bounds.is_deep(text) else value
 
 
 def lines(file, path):
     """(line, record) of a file with one JSON object per line; blank lines are skipped."""
-    for number, text in enumerate(file, 1):
-        if not text.isspace():
+    for number, text in lines_of(file):
+        if isinstance(text, Refused):
+            yield number, text
+        elif not text.isspace():
             try:
-                yield number, json.loads(text)
+                yield number, parsed(text)
             except ValueError as error:
                 raise UserError(f"[prepare] {path}:{number}: no JSON: {error}; give one record per line") from None
 
@@ -39,8 +69,8 @@ class Values:
 
     def read_more(self):
         rest = self.buffer[self.at :]
-        if len(rest) > MOST_RECORD_CHARACTERS:
-            raise self.error(f"a record of more than {MOST_RECORD_CHARACTERS} characters; split it")
+        if len(rest) > bounds.MOST_RECORD_CHARACTERS:
+            raise self.error(f"a record of more than {bounds.MOST_RECORD_CHARACTERS} characters; split it")
         # As much again as there is, so that a long record is not tried anew for each small read.
         more = self.file.read(max(READ_CHARACTERS, len(rest)))
         self.ended = not more
@@ -64,7 +94,7 @@ class Values:
         self.advance(self.at + 1)
 
     def value(self):
-        """The value that begins at the next character, and its line."""
+        """The value that begins at the next character, or a Refused in its place, and its line."""
         while True:
             try:
                 value, end = self.decoder.raw_decode(self.buffer, self.at)
@@ -78,9 +108,25 @@ class Values:
                     raise self.error(f"no JSON: {error.msg}") from None
                 self.read_more()
                 continue
+            except RecursionError:
+                value, end = Refused(bounds.TOO_DEEP), self.end_of_value()
+            except ValueError:
+                value, end = Refused(TOO_MANY_DIGITS), self.end_of_value()
+            if isinstance(value, (dict, list)) and bounds.is_deep(self.buffer[self.at : end]):
+                value = Refused(bounds.TOO_DEEP)
             line = self.line
             self.advance(end)
             return line, value
+
+    def end_of_value(self):
+        """Of one that the decoder does not take."""
+        while (end := bounds.end_of_value(self.buffer, self.at)) is None and not self.ended:
+            self.read_more()
+        if end is None and self.buffer[self.at] not in '[{"':
+            return len(self.buffer)
+        if end is None:
+            raise self.error("no JSON: the file ends within a record")
+        return end
 
     def error(self, what):
         return UserError(f"[prepare] {self.path}:{self.line}: {what}; give an array of records")

@@ -7,6 +7,7 @@ a prefix of the chat with the message, and that of the whole. What cannot be sho
 
 import numpy
 
+from prepare import bounds
 from prepare.errors import Refused
 
 
@@ -44,6 +45,40 @@ def by_generation(chat, loss_on, encoding, spans):
     return mask
 
 
+class Whole:
+    """All is learnt."""
+
+    needs_offsets = False
+
+    def __init__(self, chat, template):
+        self.whole = template.render(chat.messages, chat.tools, variables=chat.variables)
+
+    def texts(self):
+        return [self.whole]
+
+    def ids_and_mask(self, ids_of):
+        ids = ids_of[self.whole]
+        return ids, numpy.ones(len(ids), bool)
+
+
+class Blocks:
+    """The template's {% generation %} blocks are learnt."""
+
+    needs_offsets = True
+
+    def __init__(self, chat, template, loss_on):
+        self.chat = chat
+        self.loss_on = loss_on
+        self.whole, self.spans = template.render(chat.messages, chat.tools, spans=True, variables=chat.variables)
+
+    def texts(self):
+        return [self.whole]
+
+    def ids_and_mask(self, encoding_of):
+        encoding = encoding_of[self.whole]
+        return numpy.array(encoding.ids, numpy.int32), by_generation(self.chat, self.loss_on, encoding, self.spans)
+
+
 def chosen_spans(chat, loss_on, spans):
     assistants = assistant_numbers(chat)
     chosen = learnt_numbers(chat, loss_on)
@@ -57,8 +92,11 @@ def chosen_spans(chat, loss_on, spans):
 class Prefixes:
     """The chats whose ids decide, and then the mask. Built before and read after all of a batch's texts are encoded."""
 
+    needs_offsets = False
+
     def __init__(self, chat, template, loss_on):
-        self.whole = template.render(chat.messages, chat.tools)
+        self.size = 0  # characters of all its texts
+        self.whole = template.render(chat.messages, chat.tools, variables=chat.variables)
         self.turns = []  # (message number, text before it with the generation prompt, text with it)
         if chat.prompt_messages >= 0 and loss_on == "completion":
             asks = chat.messages[chat.prompt_messages - 1]["role"] != "assistant"
@@ -70,19 +108,21 @@ class Prefixes:
                 self.add(chat, template, number, number + 1)
 
     def add(self, chat, template, begin, end, generation_prompt=True):
-        before = template.render(chat.messages[:begin], chat.tools, add_generation_prompt=generation_prompt)
-        whole = self.whole if end == len(chat.messages) else template.render(chat.messages[:end], chat.tools)
+        before = template.render(chat.messages[:begin], chat.tools, add_generation_prompt=generation_prompt, variables=chat.variables)
+        whole = self.whole if end == len(chat.messages) else template.render(chat.messages[:end], chat.tools, variables=chat.variables)
+        self.size += len(before) + len(whole)
+        if self.size > bounds.MOST_CHAT_CHARACTERS:
+            raise Refused(f"its beginnings, message by message, have more than {bounds.MOST_CHAT_CHARACTERS} characters together; use a template with {{% generation %}}")
         self.turns.append((begin + 1, before, whole))
 
     def texts(self):
         return [self.whole, *(text for turn in self.turns for text in turn[1:])]
 
-    def mask(self, ids_of):
-        """bool [T]; ids_of(text) are the text's ids."""
-        whole = ids_of(self.whole)
+    def ids_and_mask(self, ids_of):
+        whole = ids_of[self.whole]
         mask = numpy.zeros(len(whole), bool)
         for number, before_text, with_text in self.turns:
-            before, through = ids_of(before_text), ids_of(with_text)
+            before, through = ids_of[before_text], ids_of[with_text]
             for shorter, longer, what in ((before, through, "itself"), (before, whole, "the whole chat"), (through, whole, "the whole chat")):
                 if shared_length(shorter, longer) < len(shorter):
                     which = "up to" if shorter is before else "with"
@@ -90,4 +130,4 @@ class Prefixes:
                     raise Refused(f"the tokens of the chat {which} message {number} are no prefix of those with {what}, so what the assistant says there "
                                   f"cannot be told apart; use a template with {{% generation %}}{last_alone}")
             mask[len(before) : len(through)] = True
-        return mask
+        return whole, mask

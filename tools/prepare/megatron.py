@@ -4,7 +4,8 @@ import struct
 
 import numpy
 
-from prepare.errors import UserError
+from prepare import bounds
+from prepare.errors import Refused, UserError
 
 MAGIC = b"MMIDIDX\0\0"
 HEADER = struct.Struct("<9sQBQQ")
@@ -29,6 +30,9 @@ def records(path):
         length, offset = int(length), int(offset)
         if length < 0 or offset < 0 or offset + length * width > size:
             raise UserError(f"[prepare] {index}: sequence {number} is {length} tokens at byte {offset}, the .bin has {size} bytes; use the pair that belongs together")
+        if length > bounds.MOST_RECORD_TOKENS:
+            yield 0, Refused(f"it has {length} tokens, at most {bounds.MOST_RECORD_TOKENS} are one record")
+            continue
         yield 0, {"input_ids": data[offset : offset + length * width].view(dtype)}
 
 

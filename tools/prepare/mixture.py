@@ -8,10 +8,12 @@ equal. Without shares the sets follow one another, whole.
 """
 
 import random
-from pathlib import Path
 from typing import NamedTuple
 
 from prepare.errors import UserError
+from prepare.files import is_file, is_folder
+
+LEAST_SHARE, MOST_SHARE = 1e-9, 1e9  # within these no sum or product of shares and counts leaves the numbers of a machine
 
 
 class Part(NamedTuple):
@@ -20,7 +22,7 @@ class Part(NamedTuple):
 
 
 def parse(text):
-    if Path(text).exists():
+    if is_there(text):
         return [Part(text, 0)]
     parts = [part_of(item) for item in text.split(",") if item]
     shares = [part.share for part in parts if part.share]
@@ -29,16 +31,20 @@ def parse(text):
     return parts
 
 
+def is_there(name):
+    return is_file(name) or is_folder(name)
+
+
 def part_of(item):
     name, mark, share = item.rpartition(":")
-    if not mark or Path(item).exists():
+    if not mark or is_there(item):
         return Part(item, 0)
     try:
         found = float(share)
     except ValueError:
         return Part(item, 0)
-    if not 0 < found < float("inf"):
-        raise UserError(f"[prepare] dataset {item}: a share of {share}; give one above 0")
+    if not LEAST_SHARE <= found <= MOST_SHARE:
+        raise UserError(f"[prepare] dataset {item}: a share of {share}; give one above 0, from {LEAST_SHARE:g} to {MOST_SHARE:g}")
     return Part(name, found)
 
 

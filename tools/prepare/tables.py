@@ -1,31 +1,66 @@
 """Records of tables: csv by Python's reader, parquet and arrow by pyarrow, in batches of bounded size."""
 
 import csv
-import json
 
-from prepare.errors import UserError, first_line
+from prepare import bounds
+from prepare.errors import Refused, UserError, first_line
+from prepare.json_stream import lines_of, parsed
 
-BATCH_ROWS = 1024
-MOST_FIELD_CHARACTERS = 1 << 28
+# Few, since a dictionary makes a megabyte of each row of a small file.
+BATCH_ROWS = 32
+
+
+class RowLines:
+    """The lines of a csv file for its reader, which puts quoted fields together from any number of them."""
+
+    def __init__(self, file, path):
+        self.lines = lines_of(file)
+        self.path = path
+        self.size = 0  # of the row that is read
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        number, line = next(self.lines)
+        self.size += bounds.MOST_RECORD_CHARACTERS + 1 if isinstance(line, Refused) else len(line)
+        if self.size > bounds.MOST_RECORD_CHARACTERS:
+            raise UserError(f"[prepare] {self.path}:{number}: a row of more than {bounds.MOST_RECORD_CHARACTERS} characters; split it")
+        return line
 
 
 def csv_records(file, path):
-    csv.field_size_limit(MOST_FIELD_CHARACTERS)
-    reader = csv.DictReader(file, strict=True, restkey=None)
+    csv.field_size_limit(bounds.MOST_RECORD_CHARACTERS)
+    lines = RowLines(file, path)
+    reader = csv.DictReader(lines, strict=True, restkey=None)
     try:
+        check_names(reader.fieldnames or [], path)
         for row in reader:
             if None in row or None in row.values():
                 raise UserError(f"[prepare] {path}:{reader.line_num}: {'more' if None in row else 'fewer'} fields than the {len(reader.fieldnames)} of the first line; mend the row")
-            yield reader.line_num, {name: from_field(text) for name, text in row.items()}
+            lines.size = 0
+            yield reader.line_num, record_of(row)
     except csv.Error as error:
         raise UserError(f"[prepare] {path}:{reader.line_num}: {error}; give comma-separated values with a first line of names") from None
+
+
+def check_names(names, path):
+    double = next((name for number, name in enumerate(names) if name in names[:number]), None) if len(set(names)) < len(names) else None
+    if double is not None:
+        raise UserError(f'[prepare] {path}: two columns are named "{double}", so one would hide the other; rename one')
+
+
+def record_of(row):
+    """The row, or the Refused of one of its fields."""
+    found = {name: from_field(text) for name, text in row.items()}
+    return next((value for value in found.values() if isinstance(value, Refused)), found)
 
 
 def from_field(text):
     """A list or an object where the field holds one as JSON: messages, token ids."""
     if text[:1] in {"[", "{"}:
         try:
-            return json.loads(text)
+            return parsed(text)
         except ValueError:
             return text
     return text
@@ -36,9 +71,10 @@ def parquet_records(path):
 
     def batches():
         with pyarrow.parquet.ParquetFile(path) as file:
+            check_schema(file.schema_arrow, path)
             yield from file.iter_batches(batch_size=BATCH_ROWS)
 
-    return rows_of(batches(), path)
+    return rows_of(batches, path)
 
 
 def arrow_records(path):
@@ -52,20 +88,59 @@ def arrow_records(path):
             except pyarrow.ArrowInvalid:
                 mapped.seek(0)
                 file = pyarrow.ipc.open_file(mapped)
+                check_schema(file.schema, path)
                 reader = (file.get_batch(i) for i in range(file.num_record_batches))
-            yield from reader
+            else:
+                check_schema(reader.schema, path)
+            for batch in reader:
+                batch.validate(full=True)  # its offsets are a stranger's
+                yield batch
 
-    return rows_of(batches(), path)
+    return rows_of(batches, path)
+
+
+def check_schema(schema, path):
+    check_names(schema.names, path)
+    level = [field.type for field in schema]
+    for _ in range(bounds.MOST_DEPTH):
+        level = [kind.field(number).type for kind in level for number in range(kind.num_fields)]
+        if not level:
+            return
+    raise UserError(f"[prepare] {path}: its columns' types lie more than {bounds.MOST_DEPTH} deep in one another; give a flatter table")
 
 
 def rows_of(batches, path):
+    """Records of what batches() gives, which is read once more before if the file is small."""
     try:
-        for batch in batches:
+        if path.stat().st_size <= bounds.SMALL_FILE_BYTES:
+            for _ in counted(batches(), path):
+                pass
+        for batch in counted(batches(), path):
             for begin in range(0, batch.num_rows, BATCH_ROWS):
                 for row in batch.slice(begin, BATCH_ROWS).to_pylist():
                     yield 0, without_absent(row)
+    except MemoryError:
+        raise
     except (OSError, ValueError) as error:  # pyarrow's own are both
         raise UserError(f"[prepare] {path}: {first_line(error)}; give a whole parquet or arrow file") from None
+
+
+def counted(batches, path):
+    unpacked = bounds.Unpacked(path)
+    for batch in batches:
+        unpacked.add(decoded_bytes(batch))
+        yield batch
+
+
+def decoded_bytes(batch):
+    """Of a batch's values as they are read, each with its own copy of what a dictionary holds once."""
+    import pyarrow
+
+    total = batch.nbytes
+    for column in batch.columns:
+        if pyarrow.types.is_dictionary(column.type) and len(column.dictionary):
+            total += len(column) * (column.dictionary.nbytes // len(column.dictionary))
+    return total
 
 
 def without_absent(value):

@@ -11,6 +11,8 @@ import tempfile
 import numpy
 import xxhash
 
+from prepare import leftovers
+
 FORMAT = "tandem-tokens"
 VERSION = "1"
 MOST_SHORT_IDS = 1 << 16
@@ -34,9 +36,9 @@ class TokenFileWriter:
         self.counts |= {"prompts": 0, "lost_by_cut": 0}
         self.start_id = start_id
         self.bits = numpy.empty(0, bool)  # of the mask, fewer than 8: they have no byte yet
-        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-        self.file = open(self.temporary, "wb")
+        self.temporary = leftovers.temporary_path(path)
         self.sides = {name: tempfile.TemporaryFile(dir=path.parent) for name in ("offsets", "mask", "flags")}
+        self.file = leftovers.create(self.temporary)
         self.data_begin = self.header_bytes()
         self.file.seek(self.data_begin)
         self.hasher = xxhash.xxh3_128()

@@ -1,13 +1,15 @@
 """The model's tokenizer: tokenizer.json as the `tokenizers` library reads it, and what the engine's own reader agrees
 with id for id. Special tokens are those of tokenizer_config.json and special_tokens_map.json."""
 
-import json
-
+import numpy
 import tokenizers
 import xxhash
 
-from prepare.errors import Refused, UserError, first_line
+from prepare import bounds, files
+from prepare.errors import Ended, Refused, UserError, first_line
 
+MOST_VOCABULARY = 1 << 31
+MOST_CONFIG_CHARACTERS = 1 << 28  # some list each of their added tokens
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # These classes of Transformers know no special token beside those that the files name.
 CLASSES_WITHOUT_DEFAULTS = {"TokenizersBackend", "PreTrainedTokenizerFast"}
@@ -22,26 +24,30 @@ class Tokenizer:
             self.backend = tokenizers.Tokenizer.from_str(content.decode())
         except FileNotFoundError:
             raise UserError(f"[prepare] {folder} has no tokenizer.json; give the folder of a model") from None
-        except Exception as error:  # the library's errors are of no class of their own
-            raise UserError(f"[prepare] {path}: {first_line(error)}; correct the file or download it again") from None
+        except BaseException as error:  # the library's errors are of no class of their own, and its panics no Exceptions
+            raise self.fault(error) from None
         self.backend.no_truncation()
         self.backend.no_padding()
         self.hash = xxhash.xxh3_128_hexdigest(content)
         self.config = self.read_json("tokenizer_config.json")
         self.special_tokens = self.named_tokens()
-        self.vocab_size = 1 + max(self.backend.get_vocab(with_added_tokens=True).values())
+        self.vocab_size = 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
+        if not 0 < self.vocab_size <= MOST_VOCABULARY:
+            raise UserError(f"[prepare] {path}: its ids end at {self.vocab_size - 1}, from 0 to {MOST_VOCABULARY - 1} are possible; correct the file or download it again")
         self.prefix, self.suffix = self.added_ids()
         self.specials = {number: token.content for number, token in self.backend.get_added_tokens_decoder().items() if token.special}
 
+    def fault(self, error):
+        """What to raise in the place of an error of the library."""
+        if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError, UserError, Ended)):
+            return error
+        if isinstance(error, OSError) and error.errno is not None:
+            return error
+        return UserError(f"[prepare] {self.folder / 'tokenizer.json'}: {first_line(error)}; correct the file or download it again")
+
     def read_json(self, name):
         path = self.folder / name
-        if not path.is_file():
-            return {}
-        try:
-            found = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise UserError(f"[prepare] {path}: no JSON: {error}; correct the file or download it again") from None
-        return found if isinstance(found, dict) else {}
+        return files.read_json(path, MOST_CONFIG_CHARACTERS) if files.is_file(path) else {}
 
     def named_tokens(self):
         found = {}
@@ -55,7 +61,10 @@ class Tokenizer:
 
     def added_ids(self):
         """What the post-processor puts before and behind a text."""
-        plain, added = (self.backend.encode("a", add_special_tokens=special).ids for special in (False, True))
+        try:
+            plain, added = (self.backend.encode("a", add_special_tokens=special).ids for special in (False, True))
+        except BaseException as error:
+            raise self.fault(error) from None
         for begin in range(len(added) - len(plain) + 1):
             if added[begin : begin + len(plain)] == plain:
                 return added[:begin], added[begin + len(plain) :]
@@ -86,17 +95,23 @@ class Tokenizer:
         except Exception as error:  # whatever a tokenizer's class raises
             raise UserError(f"[prepare] {self.folder}: Transformers does not load this tokenizer: {first_line(error)}") from None
 
-    def encode(self, texts, special_tokens=False, offsets=False):
-        """The library's Encodings, by all threads."""
+    def encode(self, texts, special_tokens=False):
+        """The ids of each text (numpy, int32), by all threads."""
+        return [numpy.array(encoding.ids, numpy.int32) for encoding in self.encodings(texts, special_tokens)]
+
+    def encodings(self, texts, special_tokens=False, offsets=False):
+        """The library's Encodings one after the other, with no more of them in memory than of a group of texts."""
         for text in texts:
             check_unicode(text)
+            bounds.check_room_to_tokenise(text)
         encode = self.backend.encode_batch if offsets else self.backend.encode_batch_fast
-        try:
-            return encode(texts, add_special_tokens=special_tokens)
-        except Exception as error:
-            if type(error) is not Exception:  # the library's own are of no other class
-                raise
-            raise Refused(f"the tokenizer refuses it: {first_line(error)}") from None
+        for group in bounds.groups(texts):
+            try:
+                yield from encode(group, add_special_tokens=special_tokens)
+            except Exception as error:
+                if type(error) is not Exception:  # the library's own are of no other class
+                    raise
+                raise Refused(f"the tokenizer refuses it: {first_line(error)}") from None
 
 
 def check_unicode(text):

@@ -153,6 +153,23 @@ TEST_F(Monitors, AModuleThatIsMissingCostsTheReportAlone) {
   EXPECT_TRUE(fs::exists(path("run/model/model.safetensors")));
 }
 
+/// The current folder holds data, and Python files among data are not code of the trainer.
+TEST_F(Monitors, ModulesOfTheCurrentFolderDoNotRun) {
+  for (const char* name : {"json", "signal", "sitecustomize", "os", "wandb"}) {
+    write(fmt::format("data/{}.py", name), fmt::format("open('{}', 'w')\n", path("RAN")));
+  }
+  for (const char* python_path : {"", ":", ".:", "::/nowhere"}) {
+    fs::remove_all(path("run"));
+    const Finished ended = shell(fmt::format(
+        "cd '{0}' && PYTHONPATH='{1}:{2}' '{3}' --output_dir '{4}' --progress off --no-samples "
+        "--lr 1e-3 --batch_size 4 --steps 2 --use_wandb",
+        path("data"), python_path, path("modules"), kTrainer, path("run")));
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_FALSE(fs::exists(path("RAN"))) << python_path;
+    EXPECT_THAT(content_of(path("run/told.jsonl")), HasSubstr("\"finished\""));
+  }
+}
+
 TEST_F(Monitors, AFolderThatCannotBeWrittenIsRefusedAtTheStart) {
   write("logs", "a file");
   const Finished refused =

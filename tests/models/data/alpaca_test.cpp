@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/io_support.hpp"
@@ -39,6 +40,38 @@ TEST(IoAlpaca, AnInputMayBeLeftOut) {
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].input, "");
   EXPECT_EQ(alpaca_text(records[1]), "### Instruction:\nj\n\n### Response:\np");
+}
+
+/// As editors of some systems write files.
+TEST(IoAlpaca, AByteOrderMarkIsNoPartOfTheText) {
+  const TempDir dir;
+  const std::string mark = "\xEF\xBB\xBF";
+  const std::string record = R"({"instruction": "i", "input": "", "output": "o"})";
+  test::put(dir / "a.json", mark + "[" + record + "]\r\n");
+  test::put(dir / "a.jsonl", mark + record + "\r\n" + record + "\r\n\r\n");
+  EXPECT_EQ(read_alpaca(dir / "a.json").size(), 1u);
+  const auto records = read_alpaca(dir / "a.jsonl");
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].instruction, "i");
+}
+
+TEST(IoAlpaca, MembersThatWouldChangeTheTextAreNamed) {
+  const TempDir dir;
+  const auto put = [&](std::string_view member) {
+    test::put(dir / "a.jsonl", fmt::format(R"({{"instruction": "i", "output": "o", {}}})", member));
+  };
+  for (const std::string_view member : {R"("system": "s")", R"("history": [["a", "b"]])",
+                                        R"("images": ["x"])", R"("weight": 0.5)"}) {
+    put(member);
+    const std::string_view name = member.substr(0, member.find(':'));
+    expect_error([&] { (void)read_alpaca(dir / "a.jsonl"); },
+                 {"a.jsonl:1", name, "would change what is learnt"});
+  }
+  for (const std::string_view member : {R"("system": "")", R"("history": [])", R"("images": null)",
+                                        R"("weight": 1)", R"("id": 5)"}) {
+    put(member);
+    EXPECT_EQ(read_alpaca(dir / "a.jsonl").size(), 1u) << member;
+  }
 }
 
 TEST(IoAlpaca, WritesThePromptOfTheExample) {

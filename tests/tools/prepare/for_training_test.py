@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """What ./tandem train gives its program: data that it does not read itself is prepared once and replaced."""
 
+import contextlib
+import io
 import os
+import stat
 import sys
 import unittest
 import unittest.mock
+from pathlib import Path
 
 from support import DEMO, PrepareTest, Prepared
 
@@ -21,13 +25,16 @@ class ForTraining(PrepareTest):
         self.enterContext(unittest.mock.patch.dict(os.environ, {"TANDEM_CACHE": str(self.folder / "cache")}))
         self.runs = []
 
-    def run_prepare(self, command_line, **_):
+    def run_prepare(self, command_line, umask, **_):
         """In place of ./tandem prepare, which would look after the packages first."""
+        before = os.umask(umask)
+        self.addCleanup(os.umask, before)
         self.assertEqual(command_line[:2], [*for_training.FRONT_DOOR, "prepare"])
         self.runs.append(command_line)
         answer = unittest.mock.Mock()
         answer.stdout = "data     1 records\n"
         answer.returncode = command.main(command_line[2:])
+        os.umask(before)
         return answer
 
     def arguments(self, *given):
@@ -56,6 +63,104 @@ class ForTraining(PrepareTest):
         self.assertEqual(len(others - {path}), 3)
         self.write("m.jsonl", [{"messages": CHAT}, {"messages": CHAT}])
         self.assertEqual(len(Prepared(self.data_of(self.arguments("--dataset_name", data, "--chat_template", TEMPLATE))).ids), 2)
+
+    def text_of(self, *arguments):
+        """(the token file of these arguments, what is said about it)"""
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            found = self.data_of(self.arguments(*arguments))
+        return Path(found), err.getvalue()
+
+    def test_the_key_is_the_content(self):
+        data = self.write("t.txt", "a\nb\n")
+        first, _ = self.text_of("--dataset_name", data)
+        state = data.stat()
+        data.write_text("c\nb\n")
+        os.utime(data, ns=(state.st_atime_ns, state.st_mtime_ns))
+        self.assertEqual((data.stat().st_size, data.stat().st_mtime_ns), (state.st_size, state.st_mtime_ns))
+        second, _ = self.text_of("--dataset_name", data)
+        self.assertNotEqual(first, second)
+        os.utime(data, ns=(5, 5))
+        self.assertEqual(self.text_of("--dataset_name", data), (second, f"prepare  {data}: {second} (made earlier)\n"))
+        self.assertEqual(len(self.runs), 2)
+
+    def test_what_is_not_whole_or_not_ones_own_is_made_anew(self):
+        data = self.write("t.txt", "a\nb\n")
+        path, _ = self.text_of("--dataset_name", data)
+        whole = path.read_bytes()
+        seal = path.with_name(path.name + ".sha256")
+        self.assertEqual([stat.S_IMODE(one.stat().st_mode) for one in (path.parent, path, seal)], [0o700, 0o600, 0o600])
+        other = self.write("other", "x")
+
+        def foreign():
+            if os.geteuid() == 0:
+                os.chown(path, 65534, 65534)
+            else:
+                path.chmod(0o644)
+
+        def link():
+            path.rename(self.folder / "moved")
+            path.symlink_to(self.folder / "moved")
+
+        def seal_is_a_link():
+            seal.unlink()
+            seal.symlink_to(other)
+
+        def fifo():
+            path.unlink()
+            os.mkfifo(path)
+
+        for change, what in ((lambda: path.write_bytes(whole[:-1] + b"\1"), "is not what its hash says"), (lambda: path.write_bytes(whole[:-3]), "is not what its hash says"), (seal.unlink, "was not completed"),
+                             (lambda: path.chmod(0o644), "is open to other users"), (foreign, "belongs to" if os.geteuid() == 0 else "is open to"), (link, "is a link"), (seal_is_a_link, "has a hash that is a link"),
+                             (fifo, "is no file")):
+            change()
+            again, said = self.text_of("--dataset_name", data)
+            self.assertEqual(again, path)
+            self.assertIn(f"{what}", said)
+            self.assertIn("so it is made anew", said)
+            self.assertEqual(path.read_bytes(), whole)
+            self.assertIn("(made earlier)", self.text_of("--dataset_name", data)[1])
+        self.assertEqual(other.read_text(), "x")
+
+    def test_the_folder_of_another_user_is_not_used(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root makes a folder of another user")
+        data, folder = self.write("t.txt", "a\nb\n"), self.folder / "cache" / "tokens"
+        folder.mkdir(parents=True)
+        os.chown(folder, 65534, 65534)
+        path, said = self.text_of("--dataset_name", data)
+        self.assertEqual(path.parent, folder.with_name(f"tokens-{os.geteuid()}"))
+        self.assertIn(f"prepare  {folder} is not used", said)
+        os.chown(path.parent, 65534, 65534)
+        with self.assertRaisesRegex(UserError, "choose another place by TANDEM_CACHE"):
+            self.text_of("--dataset_name", data)
+
+    def test_a_folder_that_was_open_is_closed(self):
+        folder = self.folder / "cache" / "tokens"
+        folder.mkdir(parents=True, mode=0o755)
+        self.text_of("--dataset_name", self.write("t.txt", "a\n"))
+        self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o700)
+
+    def test_data_that_change_meanwhile_are_not_kept(self):
+        data = self.write("t.txt", "a\nb\n")
+        make = self.run_prepare
+
+        def change(*arguments, **options):
+            data.write_text("c\n")
+            return make(*arguments, **options)
+
+        with unittest.mock.patch.object(self, "run_prepare", change):
+            self.text_of("--dataset_name", data)
+        data.write_text("a\nb\n")
+        path, said = self.text_of("--dataset_name", data)
+        self.assertIn("was not completed, or its data changed", said)
+        self.assertEqual(len(Prepared(path).ids), 2)
+
+    def test_what_the_reader_cannot_take_is_the_programs_to_say(self):
+        for text in ("[" * 3000 + "]" * 3000, "[" + "1" * 5000 + "]", "{", '{"instruction": "a", "output": [' + "[" * 3000):
+            for name in ("a.json", "a.jsonl"):
+                data = self.write(name, text)
+                self.assertEqual(self.data_of(self.arguments("--dataset_name", data)), str(data))
+        self.assertEqual(self.runs, [])
 
     def test_data_of_evaluation_too(self):
         data = self.write("t.txt", "a\nb\n")

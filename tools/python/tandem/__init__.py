@@ -1,10 +1,8 @@
 """Tandem, installed by pip: the programs lie in bin/, headers and libraries for C++ projects in include/ and lib/."""
 
-from pathlib import Path
-
-PREFIX = Path(__file__).resolve().parent
+import os  # nothing beyond it: the command looks to its own start first (safe_start.py)
 
 
 def cmake_prefix() -> str:
     """For -DCMAKE_PREFIX_PATH of projects that embed tandem."""
-    return str(PREFIX)
+    return os.path.dirname(os.path.realpath(__file__))

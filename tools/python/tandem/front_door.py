@@ -1,12 +1,17 @@
 """The `tandem` command of a pip installation: starts the programs in bin/, after preparing data that they do not read."""
 
 import os
-import runpy
 import sys
-from importlib import metadata, util
 
-from tandem import PREFIX
+from tandem.safe_start import start_outside_of_the_current_folder
 
+start_outside_of_the_current_folder()
+
+import runpy  # noqa: E402
+from importlib import metadata, util  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+PREFIX = Path(__file__).resolve().parent
 PROGRAM = PREFIX / "bin/tandem"
 TOOLS = PREFIX / "share/tandem/tools"
 BUILT_WITH = PREFIX / "share/tandem/torch_version.txt"
@@ -36,7 +41,6 @@ def run_module(module, *arguments):
     if missing and module != "prepare.for_training":  # which needs none, and starts `tandem prepare` for what does
         die(f"[install] this needs {', '.join(missing)}; pip install 'tandem[prepare]' from its sources brings them")
     sys.path.insert(0, str(TOOLS))
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TOOLS), os.environ.get("PYTHONPATH")]))
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__")
 

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Chats of every form that is written give the tokens of the same chat in the form that templates expect."""
+
+import json
+import unittest
+
+from support import DEMO, PrepareTest
+
+from prepare import chat
+from prepare.errors import UserError
+from prepare.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer(DEMO)
+USER, SAID = "Name the home of the oskel.", "The willow trees."
+CHAT = [{"role": "user", "content": USER}, {"role": "assistant", "content": SAID}]
+TOOL = {"type": "function", "function": {"name": "moon", "parameters": {"type": "object", "properties": {"a": {"type": "string", "default": None}}}}}
+CALL = {"type": "function", "function": {"name": "moon", "arguments": {"a": "b", "c": None}}}
+CALLED = [{"role": "user", "content": USER}, {"role": "assistant", "content": "", "tool_calls": [CALL]}, {"role": "tool", "content": "It is."}, {"role": "assistant", "content": SAID}]
+# Asks for all that a template may ask for, and tells a member that is null from one that is not there.
+TEMPLATE = """{%- if tools %}<|im_start|>tools
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}{%- if mood is defined %}mood {{ mood }}
+{% endif %}{%- for message in messages %}<|im_start|>{{ message['role'] }}
+{% generation %}{{ message['content'] }}{% if 'tool_calls' in message %}{% for call in message['tool_calls'] %}
+call {{ call['function']['name'] }} {{ call['function']['arguments'] | tojson }}{% endfor %}{% endif %}{% if 'name' in message %} by {{ message['name'] }}{% endif %}<|im_end|>{% endgeneration %}
+{% endfor %}"""
+
+
+class Chats(PrepareTest):
+    def made(self, record, *flags, ending=".jsonl"):
+        template = self.write("t.jinja", TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", ""))
+        data = self.folder / f"d{ending}"
+        if ending == ".parquet":
+            import pyarrow
+            import pyarrow.parquet
+
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist([record]), data)
+        elif ending == ".csv":
+            rows = [list(record), [value if isinstance(value, str) else json.dumps(value) for value in record.values()]]
+            data.write_text("\n".join(",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows) + "\n", encoding="utf-8")
+        else:
+            self.write(data.name, [record])
+        found = self.prepare(data, "--chat_template", template, *flags)
+        return TOKENIZER.backend.decode(found.ids[0], skip_special_tokens=False), found.ids, found.masks
+
+    def why(self, record):
+        (self.folder / "x.tokens").unlink(missing_ok=True)
+        return self.refused(self.write("d.jsonl", [record]), "--chat_template", DEMO / "chat_template.jinja")
+
+    def same(self, record, expected, *flags, **options):
+        self.assertEqual(self.made(record, *flags, **options), self.made(expected, *flags))
+
+    def test_null_members_are_not_there(self):
+        nulls = {"name": None, "tool_calls": None, "tool_call_id": None, "weight": None, "function_call": None}
+        for ending in (".jsonl", ".json", ".csv", ".parquet"):
+            self.same({"messages": [{**message, **nulls} for message in CHAT], "tools": None, "system": None}, {"messages": CHAT}, ending=ending) if ending != ".csv" else \
+                self.same({"messages": [{**message, **nulls} for message in CHAT], "tools": "", "system": ""}, {"messages": CHAT}, ending=ending)
+
+    def test_roles_and_contents(self):
+        for user, assistant in (("human", "gpt"), ("User", "Assistant"), ("USER", " bot "), ("user", "model"), ("human", "chatgpt")):
+            self.same({"messages": [{"role": user, "content": USER}, {"role": assistant, "content": SAID}]}, {"messages": CHAT})
+            self.same({"conversations": [{"from": user, "value": USER}, {"from": assistant, "value": SAID}]}, {"messages": CHAT})
+        for content in ([{"type": "text", "text": USER}], [USER], [{"type": "text", "text": USER[:7]}, {"type": "text", "text": USER[7:]}], [{"text": USER}]):
+            self.same({"messages": [{"role": "user", "content": content}, CHAT[1]]}, {"messages": CHAT})
+
+    def test_calls(self):
+        expected = {"messages": CALLED, "tools": [TOOL]}
+        text = self.made(expected)[0]
+        self.assertIn('call moon {"a": "b", "c": null}', text)
+        self.assertIn('"default": null', text)
+        as_text = {"type": "function", "function": {"name": "moon", "arguments": json.dumps({"a": "b", "c": None})}}
+        for call in (as_text, {"name": "moon", "arguments": {"a": "b", "c": None}}, {**CALL, "id": None, "index": None}):
+            for content in ("", None):
+                self.same({"messages": [CALLED[0], {"role": "assistant", "content": content, "tool_calls": [call]}, *CALLED[2:]], "tools": [TOOL]}, expected)
+        for calls in (json.dumps([CALL]), [json.dumps(CALL)]):
+            self.same({"messages": [CALLED[0], {"role": "assistant", "content": None, "tool_calls": calls}, *CALLED[2:]], "tools": [TOOL]}, expected)
+        self.same({"messages": [CALLED[0], {"role": "assistant", "function_call": as_text["function"]}, *CALLED[2:]], "tools": [TOOL]}, expected)
+        turns = [{"from": "human", "value": USER}, {"from": "function_call", "value": json.dumps(CALL["function"])}, {"from": "observation", "value": "It is."}, {"from": "gpt", "value": SAID}]
+        self.same({"conversations": turns, "tools": json.dumps([TOOL])}, expected)
+
+    def test_tools(self):
+        expected = {"messages": CHAT, "tools": [TOOL]}
+        for tools in (json.dumps([TOOL]), [json.dumps(TOOL)], TOOL, json.dumps(TOOL)):
+            self.same({"messages": CHAT, "tools": tools}, expected)
+        self.same({"messages": CHAT, "functions": [TOOL["function"]]}, expected)
+        for tools in ("[]", "", None, []):
+            self.same({"messages": CHAT, "tools": tools}, {"messages": CHAT})
+        self.assertIn('"tools" is a text', self.why({"messages": CHAT, "tools": "moon"}))
+        self.assertIn('"tools" holds a number', self.why({"messages": CHAT, "tools": [5]}))
+
+    def test_system_beside_messages(self):
+        expected = {"messages": [{"role": "system", "content": "Be brief."}, *CHAT]}
+        turns = [{"from": "human", "value": USER}, {"from": "gpt", "value": SAID}]
+        for record in ({"system": "Be brief.", "messages": CHAT}, {"system": "Be brief.", "conversations": turns}, {"system": [{"type": "text", "text": "Be brief."}], "messages": CHAT},
+                       {"system": "Be brief.", **expected}):
+            self.same(record, expected)
+        self.assertIn("says something else", self.why({"system": "Be long.", **expected}))
+        record = {"prompt": CHAT[:1], "completion": CHAT[1:], "system": "Be brief."}
+        self.assertIn("Be brief.", self.made(record)[0])
+
+    def test_variables_of_the_template(self):
+        for mood in ({"mood": "good"}, json.dumps({"mood": "good"})):
+            self.assertIn("mood good", self.made({"messages": CHAT, "chat_template_kwargs": mood})[0])
+        self.assertIn('sets "messages"', self.why({"messages": CHAT, "chat_template_kwargs": {"messages": []}}))
+
+    def test_the_assistant_may_speak_first(self):
+        text, ids, masks = self.made({"messages": [CHAT[1], *CHAT]})
+        learnt = TOKENIZER.backend.decode([token for token, bit in zip(ids[0], masks[0]) if bit], skip_special_tokens=False)
+        self.assertEqual(learnt.count(SAID), 2, text)
+        (self.folder / "x.tokens").unlink()
+        template = self.write("u.jinja", "{% if messages[0]['role'] == 'user' %}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}")
+        self.assertIn("the empty chat before the assistant", self.refused(self.write("d.jsonl", [{"messages": [CHAT[1], *CHAT]}]), "--chat_template", template))
+
+    def test_what_is_learnt_of_a_message(self):
+        for member in ({"weight": 0}, {"loss": False}, {"train": False}, {"train": 0, "weight": 1}):
+            record = {"messages": [CHAT[0], {**CHAT[1], **member}, CHAT[0], CHAT[1]]}
+            _, ids, masks = self.made(record)
+            learnt = TOKENIZER.backend.decode([token for token, bit in zip(ids[0], masks[0]) if bit], skip_special_tokens=False)
+            self.assertEqual(learnt.count(SAID), 1)
+        self.assertIn('"train" of message 1', self.why({"messages": [{**CHAT[0], "train": True}, CHAT[1]]}))
+
+    def test_what_would_change_the_text_is_named(self):
+        for record, what in (({"messages": CHAT, "images": ["x"]}, '"images"'), ({"messages": CHAT, "history": [["a", "b"]]}, '"history"'), ({"messages": CHAT, "weight": 0.5}, '"weight"'),
+                             ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, CHAT[1]]}, 'of type "image_url"'), ({"messages": [{**CHAT[0], "audio": {"id": "x"}}, CHAT[1]]}, '"audio" of message 1'),
+                             ({"instruction": "a", "output": "b", "system": "c"}, '"system"'), ({"instruction": "a", "output": "b", "history": [["a", "b"]]}, '"history"'), ({"text": "a", "images": ["x"]}, '"images"'),
+                             ({"input_ids": [1, 2], "seq_lengths": [1, 1]}, '"seq_lengths"'), ({"messages": [{"role": 5, "content": "a"}]}, "the role of message 1 is a number"),
+                             ({"messages": [{"role": "user", "content": 5}]}, "the content of message 1 is a number"), ({"messages": [CHAT[0], {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "x"}}]}]}, "the arguments of a call of message 2")):
+            self.assertIn(what, self.why(record))
+        self.same({"messages": CHAT, "images": [], "history": None, "weight": 1, "id": 5, "source": "x"}, {"messages": CHAT})
+
+    def test_what_nobody_knows_is_said_once(self):
+        data = self.write("d.jsonl", [{"messages": CHAT, "oddity": n, "id": n} for n in range(5)])
+        code, out, _ = self.run_command(data, "--chat_template", DEMO / "chat_template.jinja")
+        self.assertEqual((code, out.count("note ")), (0, 1))
+        self.assertIn("members that are not used: oddity\n", out)
+
+    def test_columns(self):
+        expected = {"instruction": "a", "output": "b"}
+        found = self.prepare(self.write("d.jsonl", [{"question": "a", "answer": "b", "id": 5}]), "--columns", "instruction=question,output=answer")
+        self.assertEqual(found.ids, self.prepare(self.write("e.jsonl", [expected])).ids)
+        (self.folder / "x.tokens").unlink()
+        self.assertIn("--columns instruction=question", self.refused(self.folder / "d.jsonl"))
+        self.assertIn('"query", which --columns names, is absent', self.refused(self.folder / "d.jsonl", "--columns", "instruction=query,output=answer"))
+        self.assertIn("[flags] --columns a", self.refused(self.folder / "d.jsonl", "--columns", "a"))
+
+
+class Prompts(unittest.TestCase):
+    """Lines of a prompt file of `tandem generate --chat`."""
+
+    def test_have_the_forms_of_chats(self):
+        record = {"messages": [{"role": "human", "content": [{"type": "text", "text": USER}], "name": None}], "tools": json.dumps([TOOL]), "system": "Be brief."}
+        found = chat.conversation(json.dumps(record), 1, True)
+        self.assertEqual((found.messages, found.tools), ([{"role": "system", "content": "Be brief."}, CHAT[0]], [TOOL]))
+        for text in (json.dumps(USER), json.dumps({"prompt": USER})):
+            self.assertEqual(chat.conversation(text, 1, True).messages, CHAT[:1])
+        for value, what in ({"messages": []}, "is empty"), ({"messages": CHAT, "images": ["x"]}, '"images"'), ([], "is none of"), ({"messages": [5]}, "message 1 is a number"):
+            with self.assertRaisesRegex(UserError, what):
+                chat.conversation(json.dumps(value), 1, True)
+        with self.assertRaisesRegex(UserError, "deep in one another"):
+            chat.conversation("[" * 3000 + "]" * 3000, 1, True)
+
+
+class Tokens(PrepareTest):
+    def test_padding_is_neither_seen_nor_learnt(self):
+        ids = [5, 6, 7]
+        for record in ({"input_ids": [5, 6, 7, 0, 0], "attention_mask": [1, 1, 1, 0, 0]}, {"input_ids": [0, 0, 5, 6, 7], "attention_mask": [0, 0, 1, 1, 1], "position_ids": [1, 1, 0, 1, 2]},
+                       {"input_ids": [5, 6, 7, 0], "attention_mask": [1, 1, 1, 0], "labels": [-100, 6, 7, 0]}, {"input_ids": ids, "attention_mask": [1, 1, 1], "token_type_ids": [0, 0, 0]}):
+            found = self.prepare(self.write("i.jsonl", [record]))
+            self.assertEqual((found.ids, found.masks), ([ids], [[0 if "labels" in record else 1, 1, 1]]))
+        (self.folder / "x.tokens").unlink()
+        for record, what in (({"input_ids": ids, "attention_mask": [1, 0, 1]}, "between tokens that are seen"), ({"input_ids": ids, "attention_mask": [1, 1, 2]}, "packed records"), ({"input_ids": ids, "attention_mask": [0, 0, 0]}, "leaves no token"),
+                             ({"input_ids": ids, "position_ids": [0, 1, 0]}, '"position_ids" says'), ({"input_ids": ids, "token_type_ids": [0, 1, 1]}, '"token_type_ids" says'), ({"input_ids": ids, "attention_mask": [1]}, "has 1 entries")):
+            self.assertIn(what, self.refused(self.write("i.jsonl", [record])))
+
+    def test_labels_that_are_the_ids_mark_no_prompt(self):
+        found = self.prepare(self.write("i.jsonl", [{"input_ids": [5, 6], "labels": [5, 6]}, {"input_ids": [5, 6], "labels": [-100, 6]}, {"input_ids": [5, 6, 7], "labels": [-100, -100, 7]}]))
+        self.assertEqual((found.masks, found.flags), ([[1, 1], [0, 1], [0, 0, 1]], [0, 0, 4]))
+
+
+if __name__ == "__main__":
+    unittest.main()

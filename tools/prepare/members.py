@@ -1,0 +1,49 @@
+"""One table of the members that records have: which of them are used, which say nothing about the text, which would
+change it and are not read.
+
+A member that would change what is learnt is used or refused by name, never passed over. One that nobody knows is said
+once in a note.
+"""
+
+from prepare.errors import Refused
+
+# By format, as formats.py names them.
+USED = {
+    "tokens": {"input_ids", "labels", "mask", "loss_mask", "assistant_masks", "completion_mask", "attention_mask", "position_ids", "token_type_ids"},
+    "messages": {"messages", "tools", "functions", "system", "chat_template_kwargs"},
+    "sharegpt": {"conversations", "tools", "functions", "system", "chat_template_kwargs"},
+    "prompt": {"prompt", "completion", "tools", "functions", "system", "chat_template_kwargs"},
+    "alpaca": {"instruction", "input", "output"},
+    "text": {"text"},
+}
+# Of every format: they describe a record, or are another form of what is read.
+HARMLESS = {
+    "_id", "author", "authors", "categories", "category", "chosen_model", "conv_id", "conversation_id", "conversation_hash", "created", "created_at", "data_source", "dataset",
+    "date", "difficulty", "domain", "generator", "hash", "id", "idx", "index", "info", "lang", "language", "languages", "length", "lengths", "license", "meta", "metadata",
+    "model", "model_name", "n_tokens", "name", "num_tokens", "num_turns", "origin", "original_index", "parallel_tool_calls", "prompt_id", "quality", "row_id", "sample_id", "score", "source",
+    "sources", "special_tokens_mask", "split", "subset", "tag", "tags", "task", "task_type", "timestamp", "title", "token_count", "topic", "topics", "total_tokens", "turn", "turns", "type",
+    "updated_at", "url", "uuid", "version",
+    "text", "prompt", "instruction", "input", "output", "completion", "conversations", "messages", "weight",
+}
+# They would change the text, or which of it is learnt and how much.
+REFUSED = {
+    "audio", "audios", "cu_seqlens", "documents", "history", "image", "images", "loss_weight", "loss_weights", "position_ids", "sample_weight", "segment_ids", "seq_lengths",
+    "sequence_lengths", "system", "system_prompt", "token_weights", "tools", "video", "videos", "weight", "weights",
+}
+
+
+def is_empty(value):
+    return value is None or isinstance(value, (str, list, dict)) and not value
+
+
+def unused(name, record):
+    """The members of a record that its format does not use and that nobody knows. Refused: one would change the text."""
+    found = []
+    for member, value in record.items():
+        if member in USED[name] or is_empty(value):
+            continue
+        if member in REFUSED and not (member == "weight" and value == 1):
+            raise Refused(f'"{member}" would change what is learnt, and records of the form {name} are read without it; take it out, or put it into the text')
+        if member not in HARMLESS:
+            found.append(member)
+    return found
