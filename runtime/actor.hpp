@@ -12,16 +12,19 @@
 // void on_close(), called last.
 // Its mailbox is bounded: MailboxOptions and `static constexpr WhenFull kWhenFull`
 // (mailbox_options.hpp) say how.
-// Thread rule: made, started, closed and destroyed on the loop's thread (or the owner's while the
-// loop does not run); it dies after its scope was joined. Messages sent before start() wait (they
-// must come from the thread that starts it).
+// Its owner is a scope: scope.start<Self>(args...) makes it, and the scope closes and joins it,
+// also when an exception passes. An actor that is an object of one's own is closed and its scope
+// joined before it dies.
+// Thread rule: made, started and destroyed on the loop's thread (or the owner's while the loop does
+// not run); it dies after its scope was joined. close() from any thread. Messages sent before
+// start(), from any thread, wait.
 // Cancel rule: close() refuses new messages and handles the accepted ones; a stop of the scope
 // drops those, too.
 //
 //   struct Counter : Actor<Counter, Add, Sum> {
 //     void handle(Add m) { sum += m.value; }   int handle(Sum) { return sum; }   int sum = 0;
 //   };
-//   Counter counter;  counter.start(scope);  co_await counter.address().send(Add(1));
+//   Counter& counter = scope.start<Counter>();   co_await counter.address().send(Add(1));
 #pragma once
 
 #include <concepts>
@@ -71,19 +74,21 @@ class Actor {
 
   /// Takes messages from now on, as a task of `scope`, until it is closed, stopped or fails. Once.
   void start(Scope& scope) {
-    TANDEM_CHECK(scope_ == nullptr, "an actor is started once");
+    TANDEM_CHECK_FOR(name(), scope_ == nullptr, "an actor is started once");
+    TANDEM_CHECK_FOR(name(), scope.loop().on_loop_thread(),
+                     "an actor is started on its loop's thread; from others: loop.post(function)");
     scope_ = &scope;
     mailbox_->open(scope.loop());
     scope.stop_token().link(on_stop_);
     if (scope.stop_requested()) {
       on_stop();
     }
-    scope.spawn(std::string_view(mailbox_->name()), &Actor::pump, this);
+    root_ = &scope.spawn_task(std::string_view(mailbox_->name()), &Actor::pump, this);
   }
 
   /// Refuses messages from now on; those accepted (and control messages until then) are handled,
-  /// then the actor ends.
-  void close() noexcept { mailbox_->close(); }
+  /// then the actor ends. Any thread.
+  void close() noexcept { mailbox_->close_from_any_thread(); }
   /// How full it is, and how long messages wait. Any thread.
   [[nodiscard]] MailboxMetrics metrics() const noexcept { return mailbox_->metrics(); }
   /// Whether depth_max and waiting times are measured from now on.
@@ -103,6 +108,9 @@ class Actor {
   Actor(Name name, std::uint32_t credits) : Actor(name, MailboxOptions{.credits = credits}) {}
   ~Actor() {
     if (!is_child_) {
+      if (root_ != nullptr && !mailbox_->ended() && std::uncaught_exceptions() > 0) [[unlikely]] {
+        mailbox_->give_up(*scope_, *root_);
+      }
       mailbox_->abandon();
     }
   }
@@ -133,6 +141,7 @@ class Actor {
     constexpr bool kAnyTask = (handles_by_task<Messages>() || ...);
     std::exception_ptr error;
     const detail::MessageType* handling = nullptr;
+    co_await detail::Mailbox::NotePump{*mailbox_};
     try {
       if constexpr (requires(Self& actor) { actor.on_start(); }) {
         self().on_start();
@@ -150,12 +159,15 @@ class Actor {
         handling = envelope->type;
         const AsyncTraceSpan span(kAnyTask ? envelope->type->name : nullptr);
         // One of the types is the message's: the handlers of all are tried in their order.
-        (void)((envelope->type == &detail::kMessageType<Messages>
-                    ? (co_await dispatch<Messages>(
-                           static_cast<detail::EnvelopeOf<Messages>&>(*envelope)),
-                       true)
-                    : false) ||
-               ...);
+        bool found = false;
+        do {
+          found = ((envelope->type == &detail::kMessageType<Messages>
+                        ? (co_await dispatch<Messages>(
+                               static_cast<detail::EnvelopeOf<Messages>&>(*envelope)),
+                           true)
+                        : false) ||
+                   ...);
+        } while (!found && adopt(*envelope));
         if (++in_row == kMaxInRow) {
           in_row = 0;
           co_await yield();
@@ -175,12 +187,31 @@ class Actor {
     if (!is_child_) {
       end(error, message);
     }
+    std::exception_ptr closing;
     if constexpr (requires(Self& actor) { actor.on_close(); }) {
-      self().on_close();
+      try {
+        self().on_close();
+      } catch (...) {
+        closing = std::current_exception();
+      }
     }
+    // Neither is lost, and the cause comes first.
     if (error != nullptr) {
       scope_->fail(name(), std::move(error), message);
     }
+    if (closing != nullptr) {
+      scope_->fail(name(), std::move(closing), "on_close");
+    }
+  }
+
+  // A message of a plug-in, whose object for the type is not this program's.
+  bool adopt(detail::Envelope& envelope) noexcept {
+    const bool known = ((detail::is_same_type(*envelope.type, detail::kMessageType<Messages>)
+                             ? (envelope.type = &detail::kMessageType<Messages>, true)
+                             : false) ||
+                        ...);
+    TANDEM_CHECK_FOR(name(), known, "a message came that this actor does not handle");
+    return known;
   }
 
   // For the holders of the address, this is the end.
@@ -235,8 +266,12 @@ class Actor {
         "the actor lacks a public handle() for one of its messages");
     const Span span(envelope, *mailbox_);
     if constexpr (handles_deferred<M>()) {
-      ReplyTo<M> reply(*mailbox_, envelope);
-      return finish([&] { return self().handle(std::move(envelope.request), std::move(reply)); });
+      if constexpr (handles_by_task<M>()) {
+        return defer_by_task<M>(&envelope);
+      } else {
+        defer<M>(envelope);
+        return Handled{};
+      }
     } else if constexpr (Request<M>) {
       using Result = decltype(self().handle(std::declval<M>()));
       if constexpr (AnyTask<Result>) {
@@ -263,6 +298,74 @@ class Actor {
       return Handled{};
     } else {
       return call();
+    }
+  }
+
+  // The handler gets a ReplyTo. What it throws the asker gets, if it has not been told something
+  // else by then.
+  template <class R>
+  class Deferred {
+   public:
+    explicit Deferred(detail::RequestEnvelope<R>& envelope) noexcept {
+      call_.reply = &envelope;
+      envelope.call = &call_;
+    }
+    ~Deferred() {
+      if (call_.reply == nullptr) {
+        return;
+      }
+      auto& envelope = static_cast<detail::RequestEnvelope<R>&>(*call_.reply);
+      envelope.call = nullptr;
+      if (call_.dropped) {
+        settle(envelope, detail::reply_dropped_error(envelope.type->name));
+      }
+    }
+    Deferred(const Deferred&) = delete;
+    Deferred& operator=(const Deferred&) = delete;
+    // In a catch block.
+    void fail() noexcept {
+      if (call_.reply != nullptr && call_.dropped) {
+        settle(static_cast<detail::RequestEnvelope<R>&>(*std::exchange(call_.reply, nullptr)),
+               std::current_exception());
+      }
+    }
+
+   private:
+    static void settle(detail::RequestEnvelope<R>& envelope, std::exception_ptr error) noexcept {
+      if (envelope.failed) {
+        envelope.drop();
+      } else {
+        detail::Mailbox::remove_pending_reply(envelope);
+        envelope.fail(std::move(error));
+      }
+    }
+    detail::DeferredCall call_;
+  };
+
+  template <class R>
+  void defer(detail::RequestEnvelope<R>& envelope) {
+    Deferred<R> deferred(envelope);
+    try {
+      ReplyTo<R> reply(*mailbox_, envelope);
+      static_assert(
+          std::is_void_v<decltype(self().handle(std::move(envelope.request), std::move(reply)))>,
+          "a handler that takes a ReplyTo returns void or Task<>");
+      self().handle(std::move(envelope.request), std::move(reply));
+    } catch (...) {
+      deferred.fail();
+      throw;
+    }
+  }
+
+  template <class R>
+  Task<> defer_by_task(detail::RequestEnvelope<R>* envelope) {
+    Deferred<R> deferred(*envelope);
+    try {
+      ReplyTo<R> reply(*mailbox_, *envelope);
+      co_await self().handle(std::move(envelope->request), std::move(reply));
+    } catch (...) {
+      deferred.fail();
+      throw;
     }
   }
 
@@ -357,7 +460,7 @@ class Actor {
   static bool merge(const detail::MessageType& type, detail::Envelope* waiting,
                     void* newer) noexcept {
     bool merged = false;
-    (void)((&type == &detail::kMessageType<Messages>
+    (void)((detail::is_same_type(type, detail::kMessageType<Messages>)
                 ? (merged = merge_as<Messages>(waiting, newer), true)
                 : false) ||
            ...);
@@ -375,7 +478,7 @@ class Actor {
   }
   static void* payload(detail::Envelope& envelope) noexcept {
     void* message = nullptr;
-    (void)((envelope.type == &detail::kMessageType<Messages>
+    (void)((detail::is_same_type(*envelope.type, detail::kMessageType<Messages>)
                 ? (message = detail::payload_of<Messages>(envelope), true)
                 : false) ||
            ...);
@@ -386,6 +489,7 @@ class Actor {
   detail::Mailbox* mailbox_;
   std::uint32_t credits_per_sender_;
   Scope* scope_ = nullptr;
+  detail::RootTask::promise_type* root_ = nullptr;  // its task, until it has ended
   Children* children_ = nullptr;
   OnStop on_stop_;
 };

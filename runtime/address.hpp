@@ -18,6 +18,7 @@
 //   greedy.start_with(address.with_credits(16));   // never more than 16 of its messages wait
 #pragma once
 
+#include <chrono>
 #include <type_traits>
 #include <utility>
 
@@ -115,7 +116,13 @@ class Address {
   template <class R>
     requires(Request<R> && detail::OneOf<R, Messages...>)
   [[nodiscard]] auto ask(R request, Duration limit, StopToken stop = {}) const {
-    return ask(std::move(request), EventLoop::current().now() + limit, stop);
+    return ask(std::move(request), time_after(EventLoop::current().now(), limit), stop);
+  }
+  template <class R, class Rep, class Period>
+    requires(Request<R> && detail::OneOf<R, Messages...>)
+  [[nodiscard]] auto ask(R request, std::chrono::duration<Rep, Period> limit,
+                         StopToken stop = {}) const {
+    return ask(std::move(request), saturated(limit), stop);
   }
 
   /// Of the actor; "no actor" if there is none.

@@ -6,10 +6,12 @@
 // for its receive. After close() what is in it still comes out, and then nothing.
 // Thread rule: of the loop's thread. Between loops: messages (runtime/address.hpp).
 // Cancel rule: send(value, stop) and receive(stop) end with Stopped as long as they wait; a value
-// that was not sent then dies with its sender. The channel outlives those that wait, which its end
-// checks.
+// that was not sent then dies with its sender. A value that was handed to a receiver which is
+// stopped before its turn goes back into the channel, in front: no stop, deadline or first_of loses
+// one. The channel outlives those that wait, which its end checks.
 //
 //   while (std::optional<Line> line = co_await lines.receive(stop)) { ... }   // until it is closed
+//   std::optional<Line> line = co_await lines.receive(100ms, stop);   // throws DeadlineExceeded
 #pragma once
 
 #include <cstddef>
@@ -18,6 +20,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "runtime/deadline.hpp"
 #include "runtime/detail/wait_list.hpp"
 #include "runtime/util/check.hpp"
 
@@ -31,6 +34,7 @@ class Channel {
  public:
   class SendAwaiter;
   class ReceiveAwaiter;
+  class TimedReceiveAwaiter;
 
   explicit Channel(std::size_t capacity) noexcept : capacity_(capacity) {}
   ~Channel() {
@@ -42,11 +46,19 @@ class Channel {
 
   /// co_await says whether it was sent; false: the channel is closed.
   [[nodiscard]] SendAwaiter send(T value, StopToken stop = {}) noexcept {
-    return SendAwaiter(*this, std::move(value), stop);
+    return SendAwaiter(*this, std::move(value), std::move(stop));
   }
   /// co_await gives the next value; nullopt: the channel is closed and empty.
   [[nodiscard]] ReceiveAwaiter receive(StopToken stop = {}) noexcept {
-    return ReceiveAwaiter(*this, stop);
+    return ReceiveAwaiter(*this, std::move(stop));
+  }
+  /// The same by `deadline`, or within `limit` from now; throws DeadlineExceeded if none has come
+  /// by then. None is lost: it stays in the channel.
+  [[nodiscard]] TimedReceiveAwaiter receive(TimePoint deadline, StopToken stop = {}) noexcept {
+    return TimedReceiveAwaiter(*this, deadline, std::move(stop));
+  }
+  [[nodiscard]] TimedReceiveAwaiter receive(Duration limit, StopToken stop = {}) noexcept {
+    return receive(time_after(EventLoop::current().now(), limit), std::move(stop));
   }
   /// False, and `value` as it was: full or closed.
   [[nodiscard]] bool try_send(T&& value) {
@@ -90,6 +102,15 @@ class Channel {
   [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
 
  private:
+  // Of a receiver that was stopped after it had been handed over.
+  void take_back(T value) {
+    if (auto* receiver = static_cast<ReceiveAwaiter*>(receivers_.take_first())) {
+      receiver->value_.emplace(std::move(value));
+    } else {
+      values_.push_front(std::move(value));
+    }
+  }
+
   std::size_t capacity_;
   bool closed_ = false;
   std::deque<T> values_;
@@ -102,7 +123,7 @@ class Channel<T>::SendAwaiter : detail::ListedWaiter {
  public:
   static constexpr const char* kAwaitName = "room in a channel";
   SendAwaiter(Channel& channel, T value, StopToken stop) noexcept
-      : ListedWaiter(stop), channel_(channel), value_(std::move(value)) {}
+      : ListedWaiter(std::move(stop)), channel_(channel), value_(std::move(value)) {}
 
   bool await_ready() {
     if (stop_at_start()) {
@@ -136,7 +157,7 @@ class Channel<T>::ReceiveAwaiter : detail::ListedWaiter {
  public:
   static constexpr const char* kAwaitName = "a value in a channel";
   ReceiveAwaiter(Channel& channel, StopToken stop) noexcept
-      : ListedWaiter(stop), channel_(channel) {}
+      : ListedWaiter(std::move(stop)), channel_(channel) {}
 
   bool await_ready() {
     if (stop_at_start()) {
@@ -154,6 +175,10 @@ class Channel<T>::ReceiveAwaiter : detail::ListedWaiter {
     }
   }
   std::optional<T> await_resume() {
+    if (value_ && stop_requested()) {
+      channel_.take_back(std::move(*value_));
+      throw Stopped();
+    }
     throw_if_stopped();
     return std::move(value_);
   }
@@ -162,6 +187,54 @@ class Channel<T>::ReceiveAwaiter : detail::ListedWaiter {
   friend class Channel;
   Channel& channel_;
   std::optional<T> value_;
+};
+
+template <class T>
+class Channel<T>::TimedReceiveAwaiter : public ReceiveAwaiter {
+ public:
+  TimedReceiveAwaiter(Channel& channel, TimePoint deadline, StopToken stop) noexcept
+      : ReceiveAwaiter(channel, std::move(stop)), deadline_(deadline) {}
+  TimedReceiveAwaiter(const TimedReceiveAwaiter&) = delete;
+  TimedReceiveAwaiter& operator=(const TimedReceiveAwaiter&) = delete;
+
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> coroutine) {
+    ReceiveAwaiter::await_suspend(coroutine);
+    if (this->is_listed()) {
+      timer_.loop = &EventLoop::current();
+      timer_.loop->arm(timer_, deadline_);
+    }
+  }
+  std::optional<T> await_resume() {
+    if (timer_.loop != nullptr && !timer_.fired) {
+      timer_.loop->take_back(static_cast<TimerOp&>(timer_));
+    }
+    if (timer_.late) {
+      throw DeadlineExceeded("[channel] nothing came in time");
+    }
+    return ReceiveAwaiter::await_resume();
+  }
+
+ private:
+  struct Timer : TimerOp {
+    explicit Timer(TimedReceiveAwaiter& owner) noexcept
+        : TimerOp([](Op& op) noexcept {
+            auto& self = static_cast<Timer&>(op);
+            self.fired = true;
+            if (self.awaiter.is_listed()) {  // else a value has come, or a stop
+              self.late = true;
+              self.awaiter.give_up();
+            }
+          }),
+          awaiter(owner) {}
+    TimedReceiveAwaiter& awaiter;
+    EventLoop* loop = nullptr;
+    bool fired = false;
+    bool late = false;
+  };
+
+  TimePoint deadline_;
+  Timer timer_{*this};
 };
 
 }  // namespace tandem

@@ -11,11 +11,37 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <ratio>
+#include <type_traits>
 
 namespace tandem {
 
 using Duration = std::chrono::nanoseconds;
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+
+/// `duration` in the loop's unit; what does not fit is the longest (or shortest) that does.
+template <class Rep, class Period>
+[[nodiscard]] constexpr Duration saturated(std::chrono::duration<Rep, Period> duration) noexcept {
+  if constexpr (std::is_same_v<std::chrono::duration<Rep, Period>, Duration>) {
+    return duration;
+  } else {
+    constexpr long double kMost = 9223372036854775807.0L;  // that an int64 counts
+    const long double ns = std::chrono::duration<long double, std::nano>(duration).count();
+    if (!(ns < kMost)) {
+      return Duration::max();
+    }
+    return ns <= -kMost ? Duration::min() : std::chrono::duration_cast<Duration>(duration);
+  }
+}
+
+/// `by` after `from`; TimePoint::max(), which never comes, where the sum does not fit.
+[[nodiscard]] constexpr TimePoint time_after(TimePoint from, Duration by) noexcept {
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(from.time_since_epoch().count(), by.count(), &sum)) {
+    return by.count() > 0 ? TimePoint::max() : TimePoint::min();
+  }
+  return TimePoint(Duration(sum));
+}
 
 class Clock {
  public:

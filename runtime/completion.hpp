@@ -2,7 +2,8 @@
 // it.
 //
 // Made on the loop, completed once by any thread (set_value / set_error), awaited once on the loop;
-// it must live until it has been awaited. It may complete before it is awaited.
+// it must live until it has been awaited, which its end checks. It may complete before it is
+// awaited. A second completion is refused.
 // Cancel rule: cannot be cancelled: the thread that completes it holds a pointer to it, so the
 // await lasts until it has.
 //
@@ -11,6 +12,7 @@
 //   int v = co_await done;
 #pragma once
 
+#include <atomic>
 #include <utility>
 
 #include "runtime/event_loop.hpp"
@@ -24,20 +26,29 @@ class Completion : private Op {
  public:
   static constexpr const char* kAwaitName = "completion";
   explicit Completion(EventLoop& loop) noexcept : Op(&Completion::arrive), loop_(loop) {}
+  ~Completion() {
+    TANDEM_CHECK_FOR(
+        loop_.name().c_str(),
+        arrived_ || (resume_.promise == nullptr && !completed_.load(std::memory_order_relaxed)),
+        "a completion on this loop died before it was awaited");
+  }
 
   /// Any thread, once. The object may be gone when this returns.
   template <class... Args>
   void set_value(Args&&... args) noexcept {
+    begin();
     outcome_.set_value(std::forward<Args>(args)...);
     loop_.post_from_any_thread(*this);
   }
   void set_error(std::exception_ptr error) noexcept {
+    begin();
     outcome_.set_error(std::move(error));
     loop_.post_from_any_thread(*this);
   }
   /// Runs `fn` and completes with what it returns or throws.
   template <class Fn>
   void set_from(Fn&& fn) noexcept {
+    begin();
     capture(outcome_, std::forward<Fn>(fn));
     loop_.post_from_any_thread(*this);
   }
@@ -46,12 +57,19 @@ class Completion : private Op {
   bool await_ready() const noexcept { return arrived_; }
   template <class Promise>
   void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
-    TANDEM_CHECK(resume_.promise == nullptr, "a completion is awaited once");
+    TANDEM_CHECK_FOR(loop_.name().c_str(), resume_.promise == nullptr,
+                     "a completion is awaited once");
+    TANDEM_CHECK_FOR(loop_.name().c_str(), EventLoop::current_or_null() == &loop_,
+                     "a completion is awaited on the loop that it was made for");
     resume_.set(coroutine);
   }
   T await_resume() { return outcome_.take(); }
 
  private:
+  void begin() noexcept {
+    TANDEM_CHECK_FOR(loop_.name().c_str(), !completed_.exchange(true, std::memory_order_relaxed),
+                     "a completion on this loop is completed once");
+  }
   static void arrive(Op& op) noexcept {
     auto& self = static_cast<Completion&>(op);
     self.arrived_ = true;
@@ -63,6 +81,7 @@ class Completion : private Op {
   EventLoop& loop_;
   Outcome<T> outcome_;
   detail::ResumeOp resume_;
+  std::atomic<bool> completed_{false};
   bool arrived_ = false;
 };
 

@@ -29,6 +29,11 @@ ComputeLane::BusyTime::~BusyTime() {
   account_ns_.fetch_add(trace::detail::now_ns() - start_ns_, std::memory_order_relaxed);
 }
 
+void ComputeLane::check_loop() const noexcept {
+  TANDEM_CHECK_FOR(name_.c_str(), EventLoop::current_or_null() == &loop_,
+                   "a lane is awaited on the loop that it was made for: send that loop a message");
+}
+
 void ComputeLane::submit(Job& job) noexcept {
   if (inbox_.push(job)) {
     wakes_.wake();

@@ -68,6 +68,7 @@ class ComputeLane {
     std::int64_t start_ns_;
   };
 
+  void check_loop() const noexcept;
   void submit(Job& job) noexcept;
   void work();
   bool sleep(OpQueue<Op>& queue, std::int64_t until_ns) noexcept;
@@ -94,6 +95,7 @@ class ComputeLane::Awaiter {
   bool await_ready() const noexcept { return false; }
   template <class Promise>
   void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
+    job_.lane->check_loop();
     job_.done.await_suspend(coroutine);
     job_.lane->submit(job_);
   }

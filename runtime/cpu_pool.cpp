@@ -11,7 +11,10 @@
 namespace tandem {
 
 CpuPool::CpuPool(EventLoop& loop, Options options) : loop_(loop), options_(std::move(options)) {
-  TANDEM_CHECK(options_.threads > 0, "a pool has at least one thread");
+  if (options_.threads < 1) {
+    throw user_error("pool", "{}: {} threads; a pool has at least one", options_.name,
+                     options_.threads);
+  }
   const std::vector<int> ours = machine::affinity();
   for (const int core : options_.cores) {
     if (!std::binary_search(ours.begin(), ours.end(), core)) {
@@ -53,6 +56,8 @@ double CpuPool::busy_s() const noexcept {
 }
 
 void CpuPool::submit(Job& job) {
+  TANDEM_CHECK_FOR(options_.name.c_str(), EventLoop::current_or_null() == &loop_,
+                   "a pool is awaited on the loop that it was made for: send that loop a message");
   const std::size_t chunks = job.count;
   bool is_seen = false;  // by a worker that spins
   {

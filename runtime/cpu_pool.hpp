@@ -65,7 +65,7 @@ class CpuPool {
     PoolDriver* driver = nullptr;
   };
 
-  /// Throws Error if a core is not ours to use.
+  /// Throws Error if a core is not ours to use, or there are no threads.
   CpuPool(EventLoop& loop, Options options);
   /// Waits for what was queued.
   ~CpuPool();

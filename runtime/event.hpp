@@ -46,7 +46,7 @@ class Event {
 class Event::Awaiter {
  public:
   static constexpr const char* kAwaitName = "event";
-  Awaiter(Event& event, StopToken stop) noexcept : event_(event), stop_(stop) {}
+  Awaiter(Event& event, StopToken stop) noexcept : event_(event), stop_(std::move(stop)) {}
 
   bool await_ready() noexcept {
     stopped_ = stop_.stop_requested();
@@ -115,7 +115,7 @@ inline void Event::set() noexcept {
   }
 }
 
-inline Event::Awaiter Event::wait(StopToken stop) noexcept { return {*this, stop}; }
+inline Event::Awaiter Event::wait(StopToken stop) noexcept { return {*this, std::move(stop)}; }
 inline Event::Awaiter Event::operator co_await() noexcept { return wait(); }
 
 /// Opens when count_down() was called `count` times. An Event with a counter.

@@ -1,6 +1,8 @@
 #include "runtime/event_loop.hpp"
 
 #include <algorithm>
+#include <csignal>
+#include <exception>
 #include <thread>
 
 #include <fmt/format.h>
@@ -13,16 +15,44 @@
 #include "runtime/trace.hpp"
 #include "runtime/util/cpu_relax.hpp"
 #include "runtime/util/planted.hpp"
+#include "runtime/system/thread_id.hpp"
 
 namespace tandem {
 namespace {
 
 constexpr int kBlindSpins = 32;
-constinit thread_local char t_identity = 0;  // its address names the thread
 
 std::int64_t real_now_ns() noexcept {
   return std::chrono::steady_clock::now().time_since_epoch().count();
 }
+
+// Rust and Go do so, too. A program that handles it, or wants to die of it, has said so before or
+// says so later.
+void ignore_broken_pipes() noexcept {
+  static const bool done = [] {
+    struct sigaction now = {};
+    if (::sigaction(SIGPIPE, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 &&
+        now.sa_handler == SIG_DFL) {
+      std::signal(SIGPIPE, SIG_IGN);
+    }
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+// Keeps what a plain handler throws until the loop has taken note that it is awake.
+struct Sleeper {
+  asio::io_context& reactor;
+  std::exception_ptr& thrown;
+  void restart() { reactor.restart(); }
+  void run_one() noexcept {
+    try {
+      reactor.run_one();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }
+};
 
 }  // namespace
 
@@ -49,15 +79,21 @@ EventLoop::Running::Running(EventLoop& loop)
       outer_name_(detail::t_running),
       outer_time_ns_(std::exchange(detail::t_loop_time_ns, loop.now().time_since_epoch().count())) {
   detail::t_running.set({});
-  const void* expected = nullptr;
-  TANDEM_CHECK(loop.running_thread_.compare_exchange_strong(expected, &t_identity),
-               "a loop runs once at a time");
+  TANDEM_CHECK_FOR(loop.given_up_, loop.given_up_ == nullptr,
+                   "this actor was destroyed by an exception while its handler ran, so its loop "
+                   "cannot run on: make it by scope.start<A>(), which ends it first");
+  const std::uint64_t here = this_thread_id();
+  std::uint64_t expected = 0;
+  TANDEM_CHECK_FOR(loop.options_.name.c_str(),
+                   loop.running_thread_.compare_exchange_strong(expected, here),
+                   "a loop runs once at a time");
+  loop.owner_thread_.store(here, std::memory_order_relaxed);
   thread::enter_runtime();
 }
 
 EventLoop::Running::~Running() {
   thread::leave_runtime();
-  loop_.running_thread_.store(nullptr);
+  loop_.running_thread_.store(0);
   FrameRecycler::install(outer_recycler_);
   detail::t_loop = outer_loop_;
   detail::t_running.set(outer_name_);
@@ -70,15 +106,18 @@ EventLoop::EventLoop(Options options)
       timers_run_by_themselves_(clock_->runs_by_itself()),
       asks_(std::make_unique<detail::AskTable>()),
       link_(new detail::LoopLink(*this)),
+      owner_thread_(this_thread_id()),
       reactor_(1),  // one thread runs it
       reactor_work_(reactor_.get_executor()),
       alarm_(reactor_),
-      expected_(options_.spin) {}
+      expected_(options_.spin) {
+  ignore_broken_pipes();
+}
 
 EventLoop::~EventLoop() {
   link_->cut();
   link_->release();
-  {
+  if (given_up_ == nullptr) {
     Running running(*this);
     take_arrived();
     while (Op* op = queue_.pop()) {
@@ -86,6 +125,7 @@ EventLoop::~EventLoop() {
       inbox_.take_all(queue_);
     }
   }
+  detail::report_unseen("a function posted to loop", options_.name.c_str(), thrown_);
   // A producer that ended a sleep may still be inside wake(): it touches this object until it is
   // counted.
   while (!wakes_.settled()) {
@@ -94,8 +134,26 @@ EventLoop::~EventLoop() {
 }
 
 bool EventLoop::on_loop_thread() const noexcept {
-  const void* running = running_thread_.load(std::memory_order_relaxed);
-  return running == nullptr || running == &t_identity;
+  const std::uint64_t running = running_thread_.load(std::memory_order_relaxed);
+  return running == 0 || running == this_thread_id();
+}
+
+bool EventLoop::is_owned_here() const noexcept {
+  return owner_thread_.load(std::memory_order_relaxed) == this_thread_id();
+}
+
+void EventLoop::check_thread() const noexcept {
+  TANDEM_CHECK_FOR(options_.name.c_str(), on_loop_thread(),
+                   "this belongs to the loop's thread; from others: post(function), try_send(), "
+                   "spawn(), Completion");
+}
+
+void EventLoop::note_thrown(std::exception_ptr error) noexcept {
+  if (thrown_ == nullptr) {
+    thrown_ = std::move(error);
+  } else {
+    detail::report_unseen("a function posted to loop", options_.name.c_str(), error);
+  }
 }
 
 void EventLoop::set_message_tap(MessageTap* tap) noexcept {
@@ -109,10 +167,14 @@ void EventLoop::set_message_tap(MessageTap* tap) noexcept {
 void EventLoop::run_until(const bool& done) {
   looked_ns_ = real_now_ns();
   detail::t_running.count = 0;
+  look_around();  // or runs that end in their first batch would never come to it
   while (!done) {
     run_batch(done);
     if (done) {
       break;
+    }
+    if (thrown_ != nullptr) [[unlikely]] {
+      std::rethrow_exception(std::exchange(thrown_, nullptr));
     }
     inbox_.take_all(queue_);
     // Time on an injected clock moves when its owner moves it, so its timers are looked at in each
@@ -139,6 +201,11 @@ std::size_t EventLoop::run_ready(std::size_t most) {
   if (!timers_.empty()) {
     timers_.take_due(now(), queue_);
   }
+  if (timers_run_by_themselves_) {
+    reactor_.restart();
+    reactor_.poll();
+    pollers_.poll();
+  }
   std::size_t count = 0;
   for (; count < most; ++count) {
     Op* op = queue_.pop();
@@ -147,6 +214,9 @@ std::size_t EventLoop::run_ready(std::size_t most) {
     }
     synchronous_left_ = kSynchronousLimit;
     op->run(*op);
+  }
+  if (thrown_ != nullptr) {
+    std::rethrow_exception(std::exchange(thrown_, nullptr));
   }
   return count;
 }
@@ -260,7 +330,7 @@ void EventLoop::wait_for_work() {
   if (!queue_.empty() || (!pollers_.empty() && pollers_.poll())) {
     return;
   }
-  if (!timers_.empty() && clock_->skip_to(timers_.next_deadline())) {
+  if (next_deadline() != TimePoint::max() && clock_->skip_to(timers_.next_deadline())) {
     note_time();
     timers_.take_due(now(), queue_);
     return;
@@ -291,8 +361,13 @@ bool EventLoop::sleep_in_reactor(std::int64_t until_ns) {
   }
   // Pollers may run the reactor, whose alarm then is used up, and arm timers.
   alarm_.set(std::min(until_ns, timer_due_ns()));
-  if (sleep_until_woken(inbox_, queue_, reactor_)) {
+  std::exception_ptr thrown;
+  Sleeper sleeper{reactor_, thrown};
+  if (sleep_until_woken(inbox_, queue_, sleeper)) {
     wakes_.owe();
+  }
+  if (thrown != nullptr) [[unlikely]] {
+    std::rethrow_exception(thrown);
   }
   return !queue_.empty() || real_now_ns() < until_ns;
 }

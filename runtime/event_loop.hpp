@@ -3,10 +3,14 @@
 // Its own intrusive run queue and inbox, timers on an injected clock, and Asio's io_context as the
 // reactor it sleeps in.
 // Thread rule: run() on one thread at a time, which is then the loop's thread;
-// post_from_any_thread() from any thread (the loop must outlive the call); everything else on the
-// loop's thread, or on the owner's while the loop does not run.
+// post_from_any_thread() and post(function) from any thread (the loop must outlive the call);
+// everything else on the loop's thread, or on the owner's while the loop does not run. One thread
+// may run it after another.
 // Cancel rule: run() returns when its task is done; other tasks and actors stay suspended, what
-// completes meanwhile queues up, and the next run() goes on with it.
+// completes meanwhile queues up, and the next run() goes on with it. So it is when an exception of
+// a plain Asio handler, or of a posted function, leaves run() before its task is done.
+// The first loop that a program makes has SIGPIPE ignored, unless the program handles it: a broken
+// pipe is an error of the write.
 // Fairness: at most kBatch operations run before the inbox gets its turn, and before timers and
 // (every kPollEvery looks, or kPollEveryNs) the reactor do. The clock is read once per kWatched
 // operations, not per round: a round may be one message. Idle, it sleeps in the reactor, or spins
@@ -17,7 +21,9 @@
 #pragma once
 
 #include <atomic>
+#include <concepts>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -71,23 +77,22 @@ class EventLoop {
   template <class Factory, class... Args>
     requires TaskFactory<Factory, Args...>
   TaskResult<Factory, Args...> run(Factory factory, Args... args) {
+    using Value = TaskResult<Factory, Args...>;
     Running running(*this);
-    Outcome<TaskResult<Factory, Args...>> outcome;
-    bool done = false;
-    detail::RootTask root =
-        detail::run_root(&outcome, &done, std::move(factory), std::move(args)...);
+    detail::MainResult<Value> result;
+    detail::RootTask root = detail::run_root<Value>(std::move(factory), std::move(args)...);
     root.set_name("main");
     take_arrived();  // what this thread sent before comes before what the task sends
     post(root.start());
-    registry_.main = &root.promise();
-    run_until(done);
-    registry_.main = nullptr;
-    return outcome.take();
+    const Main main(*this, root.promise(), result.done, &result);
+    run_until(result.done);
+    return result.outcome.take();
   }
 
-  /// Runs at most `most` operations that are ready now (due timers' too) and never waits; returns
-  /// how many. For code that steps several loops on one thread in turn (runtime/sim). The reactor
-  /// gets no turn.
+  /// Runs at most `most` operations that are ready now (due timers', sockets' and files' too) and
+  /// never waits; returns how many. For a loop inside a foreign one, and for code that steps
+  /// several loops on one thread in turn (runtime/sim): with an injected clock the reactor gets no
+  /// turn.
   std::size_t run_ready(std::size_t most);
   /// For the same code: a loop with nothing to do tells those who post that it sleeps; until
   /// stop_sleeping() or run_ready() only their wake makes it ready. Nothing if something is there.
@@ -102,8 +107,17 @@ class EventLoop {
 
   /// Queues `op`; it runs in the order of posting. Never allocates.
   void post(Op& op) noexcept {
-    TANDEM_DCHECK(on_loop_thread(), "post() belongs to the loop's thread");
+    if (detail::t_loop != this) [[unlikely]] {
+      check_thread();
+    }
     queue_.push(op);
+  }
+
+  /// Any thread: calls `function` on the loop's thread, once. What it throws comes out of run().
+  /// One that never gets its turn, because the loop dies first, is called then.
+  template <std::invocable Function>
+  void post(Function function) {
+    post_from_any_thread(*new FunctionOp<Function>(*this, std::move(function)));
   }
 
   /// The same from any thread; wakes the loop if it sleeps. Never allocates.
@@ -137,6 +151,9 @@ class EventLoop {
   [[nodiscard]] std::size_t armed_timers() const noexcept { return timers_.size(); }
   /// True on the thread that runs the loop, and on any thread while the loop does not run.
   [[nodiscard]] bool on_loop_thread() const noexcept;
+  /// True on the thread that runs the loop; while it does not run, on the one that did last (or
+  /// made it). Elsewhere the loop may begin to run at any moment.
+  [[nodiscard]] bool is_owned_here() const noexcept;
   [[nodiscard]] asio::io_context& reactor() noexcept { return reactor_; }
   [[nodiscard]] Clock& clock() const noexcept { return *clock_; }
   [[nodiscard]] TimePoint now() const noexcept { return clock_->now(); }
@@ -148,6 +165,15 @@ class EventLoop {
   void set_message_tap(MessageTap* tap) noexcept;
   [[nodiscard]] MessageTap* message_tap() const noexcept { return registry_.message_tap; }
   [[nodiscard]] detail::LoopRegistry& registry() noexcept { return registry_; }
+  /// Some thread runs it now.
+  [[nodiscard]] bool is_running() const noexcept {
+    return running_thread_.load(std::memory_order_relaxed) != 0;
+  }
+  /// Takes `op` out of the queue; false: it is not there. Looks through the queue.
+  bool take_back(Op& op) noexcept { return queue_.take_out(op); }
+  /// Never runs again: an exception has destroyed the actor of this name under its own handler.
+  void give_up(const char* actor) noexcept { given_up_ = actor; }
+  [[nodiscard]] bool is_given_up() const noexcept { return given_up_ != nullptr; }
   /// Something is queued to run on this thread (for code that would keep the thread otherwise).
   [[nodiscard]] bool has_ready_ops() const noexcept {
     return !queue_.empty() || (asleep_ ? reactor_.stopped() : !inbox_.seems_empty());
@@ -178,6 +204,48 @@ class EventLoop {
     std::int64_t outer_time_ns_;
   };
 
+  // What run() drives, while run() waits for it.
+  class Main {
+   public:
+    Main(EventLoop& loop, detail::RootTask::promise_type& promise, const bool& done,
+         void* result) noexcept
+        : loop_(loop), promise_(promise), done_(done) {
+      promise.result = result;
+      loop.registry_.main = &promise;
+    }
+    ~Main() {
+      loop_.registry_.main = nullptr;
+      if (!done_) {
+        promise_.result = nullptr;
+      }
+    }
+    Main(const Main&) = delete;
+    Main& operator=(const Main&) = delete;
+
+   private:
+    EventLoop& loop_;
+    detail::RootTask::promise_type& promise_;
+    const bool& done_;
+  };
+
+  template <class Function>
+  struct FunctionOp : Op {
+    FunctionOp(EventLoop& loop_in, Function function_in)
+        : Op(&FunctionOp::call), loop(loop_in), function(std::move(function_in)) {}
+    static void call(Op& op) noexcept {
+      const std::unique_ptr<FunctionOp> self(static_cast<FunctionOp*>(&op));
+      try {
+        self->function();
+      } catch (...) {
+        self->loop.note_thrown(std::current_exception());
+      }
+    }
+    EventLoop& loop;
+    Function function;
+  };
+
+  void check_thread() const noexcept;
+  void note_thrown(std::exception_ptr error) noexcept;
   void take_arrived() noexcept;
   void run_until(const bool& done);
   void run_batch(const bool& done);
@@ -208,8 +276,11 @@ class EventLoop {
   detail::LoopLink* link_;
 
   MpscInbox inbox_;
-  bool asleep_ = false;                               // by fall_asleep()
-  std::atomic<const void*> running_thread_{nullptr};  // an address unique to the thread
+  bool asleep_ = false;                           // by fall_asleep()
+  std::atomic<std::uint64_t> running_thread_{0};  // this_thread_id() of it; 0: it does not run
+  std::atomic<std::uint64_t> owner_thread_;       // that runs it, ran it last, or made it
+  const char* given_up_ = nullptr;
+  std::exception_ptr thrown_;  // by a posted function; leaves the run()
   asio::io_context reactor_;
   asio::executor_work_guard<asio::io_context::executor_type> reactor_work_;
   detail::Alarm alarm_;

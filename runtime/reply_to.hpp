@@ -40,13 +40,19 @@ class ReplyTo {
   }
   ~ReplyTo() { drop(); }
 
-  /// send(value), or send() where the reply is void.
+  /// send(value), or send() where the reply is void. What copying the value throws, the asker gets,
+  /// too.
   template <class... Args>
     requires(std::is_void_v<Reply> ? sizeof...(Args) == 0 : sizeof...(Args) == 1)
   void send(Args&&... value) {
-    if (detail::RequestEnvelope<R>* envelope = release()) {
-      envelope->answer(std::forward<Args>(value)...);
+    TANDEM_CHECK(envelope_ != nullptr, "a request is answered once");
+    if (envelope_->failed) {
+      (void)release();
+      return;
     }
+    // The asker is told even if making the value throws.
+    const Sending sending(*this);
+    envelope_->set_outcome(std::forward<Args>(value)...);
   }
   void fail(std::exception_ptr error) noexcept {
     if (detail::RequestEnvelope<R>* envelope = release()) {
@@ -57,10 +63,24 @@ class ReplyTo {
   explicit operator bool() const noexcept { return envelope_ != nullptr; }
 
  private:
+  struct Sending {
+    explicit Sending(ReplyTo& of) noexcept : reply(of) {}
+    ~Sending() {
+      if (detail::RequestEnvelope<R>* envelope = reply.release()) {
+        envelope->send_outcome();
+      }
+    }
+    Sending(const Sending&) = delete;
+    Sending& operator=(const Sending&) = delete;
+    ReplyTo& reply;
+  };
   // The envelope to answer with; null if the asker has been told already that the actor ended.
   detail::RequestEnvelope<R>* release() noexcept {
     TANDEM_CHECK(envelope_ != nullptr, "a request is answered once");
     detail::RequestEnvelope<R>* envelope = std::exchange(envelope_, nullptr);
+    if (envelope->call != nullptr) {
+      std::exchange(envelope->call, nullptr)->reply = nullptr;
+    }
     if (envelope->failed) {
       envelope->drop();
       return nullptr;
@@ -69,7 +89,12 @@ class ReplyTo {
     return envelope;
   }
   void drop() noexcept {
-    if (envelope_ != nullptr) {
+    if (envelope_ == nullptr) {
+      return;
+    }
+    if (envelope_->call != nullptr) {  // its handler says why, if it throws
+      std::exchange(envelope_, nullptr)->call->dropped = true;
+    } else {
       const char* name = envelope_->type->name;
       fail(detail::reply_dropped_error(name));
     }

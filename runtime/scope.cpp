@@ -12,14 +12,86 @@
 namespace tandem {
 
 Scope::~Scope() {
-  if (running_ != 0) {
+  if (running() != 0 && std::uncaught_exceptions() > exceptions_ && !loop_.is_running()) {
+    join_while_unwinding();
+  }
+  const bool given_up = loop_.is_given_up();  // what is left never goes on
+  if (running() != 0 && !given_up) {
     std::fputs(describe().c_str(), stderr);
   }
+  report_failures();
   *link_on_loop_ = next_on_loop_;
   if (next_on_loop_ != nullptr) {
     next_on_loop_->link_on_loop_ = link_on_loop_;
   }
-  TANDEM_CHECK_EQ(running_, 0U, "a scope died before its tasks: co_await scope.join() first");
+  TANDEM_CHECK_FOR(name_, running() == 0 || given_up,
+                   "a scope died before its tasks: co_await scope.join() first");
+  while (!owned_.empty()) {
+    owned_.pop_back();
+  }
+  if (given_up) {
+    stop_.forget_all();
+  }
+}
+
+// The exception that passes goes on; what the tasks fail with now is said on stderr.
+void Scope::join_while_unwinding() noexcept {
+  if (loop_.is_given_up()) {
+    return;
+  }
+  request_stop();
+  try {
+    loop_.run(
+        [](Scope* self) -> Task<> {
+          while (self->running() > 0) {
+            co_await self->empty();
+          }
+        },
+        this);
+  } catch (...) {
+    detail::report_unseen("loop", loop_.name().c_str(), std::current_exception());
+  }
+}
+
+void Scope::report_failures() const noexcept {
+  for (std::size_t i = seen_; i < failures_.size(); ++i) {
+    detail::report_unseen("task", failures_[i].task, failures_[i].error);
+  }
+}
+
+// On the loop's thread it is queued; from others it travels through the loop's inbox.
+void Scope::begin(detail::RootTask::promise_type& task) noexcept {
+  task.scope = this;
+  if (EventLoop::current_or_null() == &loop_ || loop_.is_owned_here()) [[likely]] {
+    enter(task);
+    loop_.post(task.start_op);
+    return;
+  }
+  arriving_.fetch_add(1, std::memory_order_relaxed);
+  task.start_op.run = [](Op& op) noexcept {
+    auto& start = static_cast<detail::ResumeOp&>(op);
+    auto& arrived = *static_cast<detail::RootTask::promise_type*>(start.promise);
+    Scope& self = *arrived.scope;
+    self.enter(arrived);
+    self.arriving_.fetch_sub(1, std::memory_order_relaxed);
+    start.run = &detail::ResumeOp::resume;
+    detail::ResumeOp::resume(start);
+  };
+  loop_.post_from_any_thread(task.start_op);
+}
+
+void Scope::close_next_owned() noexcept {
+  std::size_t open = 0;
+  Owned* newest = nullptr;
+  for (const auto& each : owned_) {
+    if (!each->ended()) {
+      ++open;
+      newest = each.get();
+    }
+  }
+  if (newest != nullptr && running() <= open) {
+    newest->close();
+  }
 }
 
 void Scope::enter_loop() noexcept {
@@ -33,7 +105,6 @@ void Scope::enter_loop() noexcept {
 }
 
 void Scope::enter(detail::RootTask::promise_type& task) noexcept {
-  task.scope = this;
   task.next_in_scope = first_;
   task.previous_in_scope = nullptr;
   if (first_ != nullptr) {
@@ -65,6 +136,8 @@ void Scope::leave(detail::RootTask::promise_type& task) noexcept {
   }
   if (--running_ == 0 || planted(Bug::kJoinTooEarly)) {
     empty_.set();
+  } else if (joining_ && !owned_.empty()) {
+    close_next_owned();
   }
 }
 
@@ -77,13 +150,16 @@ void Scope::fail(const char* task, std::exception_ptr error, const char* message
 }
 
 Task<> Scope::join() {
-  while (running_ > 0) {
+  joining_ = true;
+  close_next_owned();
+  while (running() > 0) {
     co_await empty();
     if (planted(Bug::kJoinTooEarly)) {
       break;
     }
   }
   if (!failures_.empty()) {
+    seen_ = failures_.size();
     std::rethrow_exception(failures_.front().error);
   }
 }

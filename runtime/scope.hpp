@@ -2,8 +2,13 @@
 //
 // join() always awaits all of them. The first failure asks the siblings to stop (their StopToken)
 // and is what join() rethrows; the later ones are kept in failures(). A Stopped that follows a
-// request is no failure. A scope dies empty.
-// Thread rule: of the loop's thread (or of the owner's while the loop does not run).
+// request is no failure. A scope dies empty; one that dies because an exception passes, where its
+// loop does not run, asks its tasks to stop and waits for them. A failure that no join() rethrew
+// and no failures() showed by then is said on stderr.
+// It may own actors: start<A>(args...) makes one and starts it; join() closes it when all else has
+// ended, the newest first, and it dies with the scope.
+// Thread rule: of the loop's thread (or of the owner's while the loop does not run); spawn() from
+// any thread, while the scope lives.
 // Cancel rule: request_stop() asks, the tasks end themselves; nothing is destroyed under way.
 //
 //   co_await with_scope([](Scope& scope, int n) -> Task<> {
@@ -12,8 +17,10 @@
 //   }, 3);
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +34,10 @@
 
 namespace tandem {
 
+namespace detail {
+class Mailbox;
+}  // namespace detail
+
 struct TaskFailure {
   const char* task;
   std::exception_ptr error;
@@ -36,8 +47,8 @@ struct TaskFailure {
 class Scope {
  public:
   /// Stops when `parent` stops, too.
-  explicit Scope(EventLoop& loop, Name name = "scope", StopToken parent = {}) noexcept
-      : loop_(loop), name_(name.c_str()), stop_(parent) {
+  explicit Scope(EventLoop& loop, Name name = "scope", StopToken parent = {})
+      : loop_(loop), name_(name.c_str()), stop_(std::move(parent)) {
     enter_loop();
   }
   ~Scope();
@@ -49,6 +60,11 @@ class Scope {
   template <class Factory, class... Args>
     requires TaskFactory<Factory, Args...>
   void spawn(Name name, Factory factory, Args... args);
+
+  /// Makes the actor A(args...), starts it here and owns it: it is closed by join() and dies with
+  /// the scope. Throws what its constructor throws. Of the loop's thread.
+  template <class A, class... Args>
+  A& start(Args&&... args);
 
   void request_stop() noexcept { stop_.request_stop(); }
   [[nodiscard]] bool stop_requested() const noexcept { return stop_.stop_requested(); }
@@ -62,9 +78,15 @@ class Scope {
   /// Waits until no task is left.
   [[nodiscard]] EmptyAwaiter empty(StopToken stop = {}) noexcept;
 
-  [[nodiscard]] std::size_t running() const noexcept { return running_; }
-  /// Every failure, in the order in which they happened.
-  [[nodiscard]] const std::vector<TaskFailure>& failures() const noexcept { return failures_; }
+  [[nodiscard]] std::size_t running() const noexcept {
+    return running_ + arriving_.load(std::memory_order_relaxed);
+  }
+  /// Every failure, in the order in which they happened. Who asks sees to them: they are not said
+  /// on stderr any more.
+  [[nodiscard]] const std::vector<TaskFailure>& failures() const noexcept {
+    seen_ = failures_.size();
+    return failures_;
+  }
   [[nodiscard]] EventLoop& loop() const noexcept { return loop_; }
   [[nodiscard]] const char* name() const noexcept { return name_; }
 
@@ -78,6 +100,33 @@ class Scope {
 
  private:
   friend struct detail::LeaveScope;
+  friend class detail::Mailbox;
+  template <class, class...>
+  friend class Actor;
+
+  // An actor that this scope owns.
+  struct Owned {
+    virtual ~Owned() = default;
+    virtual void close() noexcept = 0;
+    [[nodiscard]] virtual bool ended() const noexcept = 0;
+  };
+  template <class A>
+  struct OwnedActor final : Owned {
+    template <class... Args>
+    explicit OwnedActor(Args&&... args) : actor(std::forward<Args>(args)...) {}
+    void close() noexcept override { actor.close(); }
+    [[nodiscard]] bool ended() const noexcept override { return actor.ended(); }
+    A actor;
+  };
+
+  template <class Factory, class... Args>
+  detail::RootTask::promise_type& spawn_task(Name name, Factory factory, Args... args);
+  void begin(detail::RootTask::promise_type& task) noexcept;
+  void join_while_unwinding() noexcept;
+  void report_failures() const noexcept;
+  // While it is joined: closes the newest of the owned actors that have not ended, if nothing else
+  // runs.
+  void close_next_owned() noexcept;
   void enter(detail::RootTask::promise_type& task) noexcept;
   void leave(detail::RootTask::promise_type& task) noexcept;
   void enter_loop() noexcept;
@@ -89,6 +138,11 @@ class Scope {
   detail::RootTask::promise_type* first_ = nullptr;
   Event empty_{true};
   std::vector<TaskFailure> failures_;
+  mutable std::size_t seen_ = 0;                 // of failures_: rethrown or looked at
+  int exceptions_ = std::uncaught_exceptions();  // that passed when it was made
+  std::atomic<std::size_t> arriving_{0};         // tasks on their way from other threads
+  std::vector<std::unique_ptr<Owned>> owned_;
+  bool joining_ = false;
   Scope* next_on_loop_ = nullptr;
   Scope** link_on_loop_ = nullptr;  // the pointer that points here
 };
@@ -156,12 +210,26 @@ RootTask run_spawned(Factory factory, Args... args) {
 }  // namespace detail
 
 template <class Factory, class... Args>
-  requires TaskFactory<Factory, Args...>
-void Scope::spawn(Name name, Factory factory, Args... args) {
+detail::RootTask::promise_type& Scope::spawn_task(Name name, Factory factory, Args... args) {
   detail::RootTask task = detail::run_spawned(std::move(factory), std::move(args)...);
   task.set_name(name.c_str());
-  enter(task.promise());
-  loop_.post(task.start());
+  begin(task.promise());
+  return task.promise();
+}
+
+template <class Factory, class... Args>
+  requires TaskFactory<Factory, Args...>
+void Scope::spawn(Name name, Factory factory, Args... args) {
+  (void)spawn_task(name, std::move(factory), std::move(args)...);
+}
+
+template <class A, class... Args>
+A& Scope::start(Args&&... args) {
+  auto owned = std::make_unique<OwnedActor<A>>(std::forward<Args>(args)...);
+  A& actor = owned->actor;
+  owned_.push_back(std::move(owned));
+  actor.start(*this);
+  return actor;
 }
 
 /// The stop token of the scope the caller runs in (one that never stops outside of scopes):

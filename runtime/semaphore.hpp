@@ -85,7 +85,7 @@ class Semaphore::Awaiter : detail::ListedWaiter {
  public:
   static constexpr const char* kAwaitName = "semaphore";
   Awaiter(Semaphore& semaphore, StopToken stop) noexcept
-      : ListedWaiter(stop), semaphore_(semaphore) {}
+      : ListedWaiter(std::move(stop)), semaphore_(semaphore) {}
 
   bool await_ready() noexcept {
     if (stop_at_start()) {
@@ -112,7 +112,9 @@ class Semaphore::Awaiter : detail::ListedWaiter {
   bool granted_ = false;
 };
 
-inline Semaphore::Awaiter Semaphore::acquire(StopToken stop) noexcept { return {*this, stop}; }
+inline Semaphore::Awaiter Semaphore::acquire(StopToken stop) noexcept {
+  return {*this, std::move(stop)};
+}
 inline std::optional<Semaphore::Permit> Semaphore::try_acquire() noexcept {
   return take() ? std::optional(Permit(*this)) : std::nullopt;
 }

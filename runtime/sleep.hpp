@@ -1,12 +1,16 @@
 // runtime/sleep.hpp — letting others run: yield(), sleep_for(), sleep_until().
 //
 // Thread rule: of the loop's thread.
+// A duration that is too long for the clock never ends.
 // Cancel rule: a sleep with a StopToken ends at once with Stopped; yield() is not cancelled.
 //
 //   co_await yield();
 //   co_await sleep_for(10ms);
 //   co_await sleep_until(deadline, scope.stop_token());
 #pragma once
+
+#include <chrono>
+#include <utility>
 
 #include "runtime/event_loop.hpp"
 #include "runtime/stop_token.hpp"
@@ -34,7 +38,8 @@ class YieldAwaiter {
 class SleepAwaiter {
  public:
   static constexpr const char* kAwaitName = "sleep";
-  SleepAwaiter(TimePoint deadline, StopToken stop) noexcept : deadline_(deadline), stop_(stop) {}
+  SleepAwaiter(TimePoint deadline, StopToken stop) noexcept
+      : deadline_(deadline), stop_(std::move(stop)) {}
 
   bool await_ready() noexcept { return stopped_ = stop_.stop_requested(); }
   template <class Promise>
@@ -91,12 +96,17 @@ class SleepAwaiter {
 
 [[nodiscard]] inline detail::SleepAwaiter sleep_until(TimePoint deadline,
                                                       StopToken stop = {}) noexcept {
-  return {deadline, stop};
+  return {deadline, std::move(stop)};
 }
 
 [[nodiscard]] inline detail::SleepAwaiter sleep_for(Duration duration,
                                                     StopToken stop = {}) noexcept {
-  return {EventLoop::current().now() + duration, stop};
+  return {time_after(EventLoop::current().now(), duration), std::move(stop)};
+}
+template <class Rep, class Period>
+[[nodiscard]] detail::SleepAwaiter sleep_for(std::chrono::duration<Rep, Period> duration,
+                                             StopToken stop = {}) noexcept {
+  return sleep_for(saturated(duration), std::move(stop));
 }
 
 }  // namespace tandem

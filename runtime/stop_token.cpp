@@ -36,28 +36,34 @@ StopSource::FromParent::FromParent(StopSource& child_in) noexcept
           [](StopCallback& self) noexcept { static_cast<FromParent&>(self).child.request_stop(); }),
       child(child_in) {}
 
-StopSource::StopSource(StopToken parent) noexcept : from_parent_(*this) {
-  if (parent.stop_requested()) {
-    state_.requested = true;
-  }
+StopSource::StopSource(StopToken parent) : state_(new detail::StopState), from_parent_(*this) {
+  state_->requested = parent.stop_requested();
   parent.link(from_parent_);
 }
 
 StopSource::~StopSource() {
-  TANDEM_CHECK(state_.first == nullptr, "a stop source died while a coroutine waits on its token");
+  TANDEM_CHECK(state_->first == nullptr, "a stop source died while a coroutine waits on its token");
+  state_->orphaned = true;
+  state_->release();
   if (shared_ != nullptr) {
     shared_->source = nullptr;
   }
 }
 
 void StopSource::request_stop() noexcept {
-  if (state_.requested) {
+  if (state_->requested) {
     return;
   }
-  state_.requested = true;
-  while (StopCallback* callback = state_.first) {
+  state_->requested = true;
+  while (StopCallback* callback = state_->first) {
     callback->unlink();
     callback->on_stop(*callback);
+  }
+}
+
+void StopSource::forget_all() noexcept {
+  while (StopCallback* callback = state_->first) {
+    callback->unlink();
   }
 }
 

@@ -1,6 +1,7 @@
 // runtime/stop_token.hpp — asking work to stop, and noticing it.
 //
-// A StopSource belongs to one loop; tokens are plain pointers to it and must not outlive it.
+// A StopSource belongs to one loop. A token that outlives it says what it said last, and stops
+// nothing any more.
 // Stopping is a request: what is in flight is told, and completes (an await that was stopped throws
 // Stopped). Nothing is destroyed under anyone.
 // Thread rule: of the loop's thread; StopHandle::request_stop() from any thread, by a post to the
@@ -10,9 +11,12 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <exception>
 #include <memory>
+#include <utility>
 
+#include "runtime/detail/frame_recycler.hpp"
 #include "runtime/detail/op.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/planted.hpp"
@@ -52,17 +56,48 @@ struct StopCallback {
 };
 
 namespace detail {
+/// Of a source and its tokens, counted.
 struct StopState {
   bool requested = false;
+  bool orphaned = false;  // the source is gone
+  std::atomic<std::uint32_t> references{1};
   StopCallback* first = nullptr;
+
+  static void* operator new(std::size_t bytes) { return FrameRecycler::allocate(bytes); }
+  static void operator delete(void* block, std::size_t bytes) noexcept {
+    FrameRecycler::deallocate(block, bytes);
+  }
+  void add_reference() noexcept { references.fetch_add(1, std::memory_order_relaxed); }
+  void release() noexcept {
+    // acq_rel: what others did with the state is done before it goes.
+    if (references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete this;
+    }
+  }
 };
 }  // namespace detail
 
 class StopToken {
  public:
   /// A token that never stops anything.
-  StopToken() noexcept = default;
-  explicit StopToken(detail::StopState* state) noexcept : state_(state) {}
+  constexpr StopToken() noexcept = default;
+  /// Internal: of a source.
+  explicit StopToken(detail::StopState* state) noexcept : state_(state) { state_->add_reference(); }
+  constexpr StopToken(const StopToken& other) noexcept : state_(other.state_) {
+    if (state_ != nullptr) {
+      state_->add_reference();
+    }
+  }
+  constexpr StopToken(StopToken&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  constexpr StopToken& operator=(StopToken other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  constexpr ~StopToken() {
+    if (state_ != nullptr) {
+      state_->release();
+    }
+  }
 
   [[nodiscard]] bool stop_requested() const noexcept {
     return state_ != nullptr && state_->requested;
@@ -77,7 +112,7 @@ class StopToken {
   /// `callback` is called at the request. If stop was requested before, it is not called: ask
   /// first.
   void link(StopCallback& callback) const noexcept {
-    if (state_ == nullptr || state_->requested) {
+    if (state_ == nullptr || state_->requested || state_->orphaned) {
       return;
     }
     if (planted(Bug::kStopNotTold) && state_->first != nullptr && state_->first->next != nullptr) {
@@ -110,20 +145,22 @@ class StopHandle {
 
 class StopSource {
  public:
-  StopSource() noexcept : StopSource(StopToken()) {}
+  StopSource() : StopSource(StopToken()) {}
   /// Stops when `parent` stops, too.
-  explicit StopSource(StopToken parent) noexcept;
+  explicit StopSource(StopToken parent);
   /// No coroutine may wait on a token any more.
   ~StopSource();
   StopSource(const StopSource&) = delete;
   StopSource& operator=(const StopSource&) = delete;
 
-  [[nodiscard]] StopToken token() noexcept { return StopToken(&state_); }
-  [[nodiscard]] bool stop_requested() const noexcept { return state_.requested; }
+  [[nodiscard]] StopToken token() noexcept { return StopToken(state_); }
+  [[nodiscard]] bool stop_requested() const noexcept { return state_->requested; }
   /// Tells all that wait, once. What they do about it they do later, through the loop's
   /// queue.
   void request_stop() noexcept;
   [[nodiscard]] StopHandle handle(EventLoop& loop);
+  /// Those that wait are not told any more: for one whose coroutines never go on.
+  void forget_all() noexcept;
 
  private:
   struct FromParent : StopCallback {
@@ -131,7 +168,7 @@ class StopSource {
     StopSource& child;
   };
 
-  detail::StopState state_;
+  detail::StopState* state_;
   FromParent from_parent_;
   std::shared_ptr<StopHandle::Shared> shared_;
 };

@@ -17,6 +17,7 @@
 #include <coroutine>
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <source_location>
 #include <type_traits>
 #include <utility>
@@ -54,6 +55,13 @@ struct TaskPromiseBase {
   static void* operator new(std::size_t bytes) { return FrameRecycler::allocate(bytes); }
   static void operator delete(void* block, std::size_t bytes) noexcept {
     FrameRecycler::deallocate(block, bytes);
+  }
+  // Of code that is compiled with -fcoro-aligned-allocation: the frame's variables say how far.
+  static void* operator new(std::size_t bytes, std::align_val_t alignment) {
+    return FrameRecycler::allocate(bytes, alignment);
+  }
+  static void operator delete(void* block, std::size_t bytes, std::align_val_t alignment) noexcept {
+    FrameRecycler::deallocate(block, bytes, alignment);
   }
 
   /// Every co_await passes here: it notes the source line, for the printed chain.

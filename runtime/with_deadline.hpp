@@ -1,8 +1,9 @@
 // runtime/with_deadline.hpp — a task that has to end by a point in time.
 //
 // At the deadline the task is asked to stop (its stop token is what current_stop_token() finds
-// there). When it has ended, DeadlineExceeded is thrown: a value that came too late is dropped, a
-// failure other than Stopped is rethrown as it is.
+// there). When it has ended, DeadlineExceeded is thrown: a value that it returns after it was asked
+// to stop is dropped, a failure other than Stopped is rethrown as it is. One that has ended before
+// it was asked, in the same turn of the loop perhaps, keeps its value.
 // Thread rule: of the loop's thread.
 // Cancel rule: as its task, which is never left behind: one that ignores its stop token delays the
 // exception, not the deadline.
@@ -11,8 +12,10 @@
 //   Task<Bytes> read_all(std::string path) { StopToken stop = co_await current_stop_token(); ... }
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "runtime/deadline.hpp"
@@ -69,10 +72,8 @@ Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory fac
     outcome.set_error(std::current_exception());
   }
   co_await scope.empty();
-  const bool is_due = !timer.armed();
-  loop.disarm(timer);
-  while (is_due && !timer.fired) {
-    co_await yield();  // it is in the loop's queue: the deadline has passed, and that counts
+  if (!timer.fired) {
+    loop.take_back(static_cast<TimerOp&>(timer));  // due or not: the task has ended before it
   }
   if (timer.late) {
     detail::throw_late(outcome.failed() ? outcome.error() : nullptr);
@@ -84,8 +85,15 @@ Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory fac
 template <class Factory, class... Args>
   requires TaskFactory<Factory, Args...>
 Task<TaskResult<Factory, Args...>> with_deadline(Duration limit, Factory factory, Args... args) {
-  const TimePoint deadline = EventLoop::current().now() + limit;
+  const TimePoint deadline = time_after(EventLoop::current().now(), limit);
   co_return co_await with_deadline(deadline, std::move(factory), std::move(args)...);
+}
+template <class Rep, class Period, class Factory, class... Args>
+  requires(TaskFactory<Factory, Args...> &&
+           !std::is_same_v<std::chrono::duration<Rep, Period>, Duration>)
+Task<TaskResult<Factory, Args...>> with_deadline(std::chrono::duration<Rep, Period> limit,
+                                                 Factory factory, Args... args) {
+  return with_deadline(saturated(limit), std::move(factory), std::move(args)...);
 }
 
 }  // namespace tandem

@@ -51,7 +51,7 @@ std::int64_t step_in_name(const std::string& name) {
 }
 
 Task<std::uint64_t> size_of(FileIo* io, std::string path) {
-  IoFile file = co_await io->open(std::move(path), OpenMode::kRead);
+  IoFile file = co_await io->open(std::move(path), OpenMode::kReadFile);
   const std::uint64_t size = co_await io->size(file);
   co_await io->close(std::move(file));
   co_return size;
@@ -296,7 +296,7 @@ std::vector<FoundFolder> newest_first(const NamedCheckpoints& named) {
 }
 
 Task<std::string> read_text(FileIo* io, std::string path) {
-  IoFile file = co_await io->open(path, OpenMode::kRead);
+  IoFile file = co_await io->open(path, OpenMode::kReadFile);
   const std::uint64_t size = co_await io->size(file);
   if (size > kMostManifestBytes) {
     throw user_error("checkpoint", "{} has {} bytes, at most {}; this is no manifest", path, size,

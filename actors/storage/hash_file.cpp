@@ -50,10 +50,10 @@ Task<ManifestFile> hash_file(FileIo* io, std::string path, ManifestFile file, Cp
   FileHasher hasher(std::move(file));
   IoFile open_file;
   if (cache == PageCache::kPass && size >= UncachedFile::kWorthBytes) {
-    open_file = co_await open_uncached(io, path, OpenMode::kRead);
+    open_file = co_await open_uncached(io, path, OpenMode::kReadFile);
   }
   if (!open_file.is_open()) {
-    open_file = co_await io->open(path, OpenMode::kRead);
+    open_file = co_await io->open(path, OpenMode::kReadFile);
   }
   const auto piece_at = [size](std::uint64_t offset) {
     return static_cast<std::size_t>(std::min<std::uint64_t>(size - offset, kStoragePieceBytes));

@@ -230,10 +230,8 @@ int run(const Flags& flags) {
 
   const TimePoint start = loop.now();
   Scope stages(loop, "stages");  // a failure of one stops the others
-  Totals totals;
-  Parser parser(pool, totals.address(), flags);
-  totals.start(stages);
-  parser.start(stages);
+  Totals& totals = stages.start<Totals>();
+  Parser& parser = stages.start<Parser>(pool, totals.address(), flags);
   StopSource reading(stages.stop_token());
   Progress progress;
   Scope helpers(loop, "helpers", stages.stop_token());

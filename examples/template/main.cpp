@@ -57,8 +57,7 @@ void train() {
       {.model = model(), .config = tandem::ConfigSource::of_text(kConfig), .dataset = data()});
   tandem::EventLoop loop({.name = "losses"});
   tandem::Scope scope(loop, "losses");
-  Losses losses;
-  losses.start(scope);
+  Losses& losses = scope.start<Losses>();
 
   for (int epoch = 0; epoch < 40; ++epoch) {
     double loss = 0;
@@ -73,7 +72,6 @@ void train() {
   }
 
   const double best = loop.run(&best_of, losses.address());
-  losses.close();
   loop.run(&tandem::Scope::join, &scope);
   const at::Tensor x = at::full({1, 1}, 0.5);
   const float y = engine.logits({.inputs = x}).item<float>();

@@ -2,6 +2,8 @@
 
 #include <new>
 
+#include "runtime/util/round_up.hpp"
+
 namespace tandem {
 
 namespace detail {
@@ -17,7 +19,12 @@ FrameRecycler::~FrameRecycler() {
 }
 
 void* FrameRecycler::allocate_new(std::size_t bytes) {
-  void* block = std::malloc(bytes);
+  return allocate_aligned(bytes, std::align_val_t(kAlignment));
+}
+
+void* FrameRecycler::allocate_aligned(std::size_t bytes, std::align_val_t alignment) {
+  void* block = std::aligned_alloc(static_cast<std::size_t>(alignment),
+                                   round_up(bytes, static_cast<std::size_t>(alignment)));
   if (block == nullptr) {
     throw std::bad_alloc();
   }

@@ -5,6 +5,8 @@
 // without one it comes from malloc. Every block is a malloc'd block of its class, so it does not
 // matter where it was taken when it is given back. In sanitizer builds nothing is reused, and in
 // debug builds a freed frame is overwritten: a dangling use shows at once.
+// Every block is aligned to kAlignment, which the widest SIMD variables need; a frame that asks for
+// more comes from malloc and goes back to it.
 // Thread rule: of the loop's thread.
 #pragma once
 
@@ -13,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "runtime/util/build.hpp"
@@ -26,6 +29,8 @@ extern constinit thread_local FrameRecycler* t_recycler;
 
 class FrameRecycler {
  public:
+  static constexpr std::size_t kAlignment = 64;
+
   FrameRecycler() noexcept = default;
   ~FrameRecycler();
   FrameRecycler(const FrameRecycler&) = delete;
@@ -54,6 +59,18 @@ class FrameRecycler {
       }
     }
     return allocate_new(kReuse ? index * kGranule : bytes);
+  }
+  /// The same for a frame of any alignment.
+  static void* allocate(std::size_t bytes, std::align_val_t alignment) {
+    return static_cast<std::size_t>(alignment) <= kAlignment ? allocate(bytes)
+                                                             : allocate_aligned(bytes, alignment);
+  }
+  static void deallocate(void* block, std::size_t bytes, std::align_val_t alignment) noexcept {
+    if (static_cast<std::size_t>(alignment) <= kAlignment) {
+      deallocate(block, bytes);
+    } else {
+      std::free(block);
+    }
   }
   static void deallocate(void* block, std::size_t bytes) noexcept {
     if constexpr (kReuse) {
@@ -89,6 +106,7 @@ class FrameRecycler {
   };
 
   static void* allocate_new(std::size_t bytes);
+  static void* allocate_aligned(std::size_t bytes, std::align_val_t alignment);
 
   std::array<List, kClasses + 1> lists_{};
 };

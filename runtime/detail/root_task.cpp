@@ -1,5 +1,9 @@
 #include "runtime/detail/root_task.hpp"
 
+#include <cstdio>
+
+#include "runtime/exit_reason.hpp"
+
 namespace tandem::detail {
 namespace {
 
@@ -33,6 +37,14 @@ void ResumeOp::resume_traced(ResumeOp& self) noexcept {
   trace::detail::record(
       {.name = name, .start_ns = start_ns, .duration_ns = trace::detail::now_ns() - start_ns});
   trace::detail::pop_range();
+}
+
+void report_unseen(const char* what, const char* name, const std::exception_ptr& error) noexcept {
+  if (error == nullptr || is_stopped(error)) {
+    return;
+  }
+  std::fprintf(stderr, "[runtime] %s \"%s\" failed, and nothing took the error: %s\n", what, name,
+               describe_error(error).c_str());
 }
 
 }  // namespace tandem::detail

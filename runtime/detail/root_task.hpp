@@ -43,7 +43,10 @@ class RootTask {
  public:
   struct promise_type : TaskPromiseBase {
     ResumeOp start_op;
-    promise_type* previous_in_scope = nullptr;
+    union {
+      promise_type* previous_in_scope = nullptr;
+      void* result;  // of what run() drives, which no scope has: a MainResult, null: run() has gone
+    };
     promise_type* next_in_scope = nullptr;
     std::uint64_t trace_id = 0;    // 0: not traced
     std::int64_t reported_ns = 0;  // by a watchdog: the wait that began then
@@ -78,21 +81,59 @@ class RootTask {
   std::coroutine_handle<promise_type> handle_;
 };
 
+/// What EventLoop::run waits for.
+template <class T>
+struct MainResult {
+  Outcome<T> outcome;
+  bool done = false;
+};
+
+/// Where the awaiting root puts its result; null: the run() that waited for it was ended by an
+/// exception of something else.
+template <class T>
+struct FindResult {
+  MainResult<T>* result = nullptr;
+
+  bool await_ready() const noexcept { return false; }
+  bool await_suspend(std::coroutine_handle<RootTask::promise_type> self) noexcept {
+    result = static_cast<MainResult<T>*>(self.promise().result);
+    return false;
+  }
+  MainResult<T>* await_resume() const noexcept { return result; }
+};
+
+/// Says on stderr that `what` called `name` has failed, and that nothing else will say so.
+void report_unseen(const char* what, const char* name, const std::exception_ptr& error) noexcept;
+
 /// The coroutine behind EventLoop::run. `factory` and `args` live in its frame until the task is
 /// done.
 template <class T, class Factory, class... Args>
-RootTask run_root(Outcome<T>* outcome, bool* done, Factory factory, Args... args) {
+RootTask run_root(Factory factory, Args... args) {
+  std::exception_ptr error;
   try {
     if constexpr (std::is_void_v<T>) {
       co_await std::invoke(factory, std::move(args)...);
-      outcome->set_value();
+      if (MainResult<T>* result = co_await FindResult<T>{}) {
+        result->outcome.set_value();
+      }
     } else {
-      outcome->set_value(co_await std::invoke(factory, std::move(args)...));
+      auto&& value = co_await std::invoke(factory, std::move(args)...);
+      if (MainResult<T>* result = co_await FindResult<T>{}) {
+        result->outcome.set_value(std::forward<T>(value));
+      }
     }
   } catch (...) {
-    outcome->set_error(std::current_exception());
+    error = std::current_exception();
   }
-  *done = true;
+  MainResult<T>* result = co_await FindResult<T>{};
+  if (result == nullptr) {
+    report_unseen("task", "main", error);
+    co_return;
+  }
+  if (error != nullptr) {
+    result->outcome.set_error(std::move(error));
+  }
+  result->done = true;
 }
 
 struct RunningName {

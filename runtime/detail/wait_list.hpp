@@ -20,11 +20,13 @@ class WaitList;
 /// go_on_later() or enter().
 class ListedWaiter {
  public:
-  explicit ListedWaiter(StopToken stop) noexcept : stop_(stop) {}
+  explicit ListedWaiter(StopToken stop) noexcept : stop_(std::move(stop)) {}
 
  protected:
   /// True: it was asked to stop, and there is nothing to wait for.
   bool stop_at_start() noexcept { return stopped_ = stop_.stop_requested(); }
+  /// A stop may have come after what it waited for, and before its turn.
+  [[nodiscard]] bool stop_requested() const noexcept { return stop_.stop_requested(); }
   void throw_if_stopped() const {
     if (stopped_) {
       throw Stopped();
@@ -38,6 +40,10 @@ class ListedWaiter {
   }
   template <class Promise>
   void enter(WaitList& list, std::coroutine_handle<Promise> coroutine) noexcept;
+  /// It waits in the list still.
+  [[nodiscard]] bool is_listed() const noexcept { return list_ != nullptr; }
+  /// One that is listed leaves the list and goes on, as a stop makes it do.
+  void give_up() noexcept;
 
  private:
   friend class WaitList;
@@ -73,6 +79,7 @@ class WaitList {
     ListedWaiter* waiter = first_;
     if (waiter != nullptr) {
       take_out(*waiter);
+      waiter->list_ = nullptr;
       waiter->callback_.unlink();
       waiter->loop_->post(waiter->resume_);
     }
@@ -106,8 +113,13 @@ void ListedWaiter::enter(WaitList& list, std::coroutine_handle<Promise> coroutin
 }
 
 inline void ListedWaiter::stop() noexcept {
-  list_->take_out(*this);
   stopped_ = true;
+  give_up();
+}
+
+inline void ListedWaiter::give_up() noexcept {
+  callback_.unlink();
+  std::exchange(list_, nullptr)->take_out(*this);
   loop_->post(resume_);
 }
 

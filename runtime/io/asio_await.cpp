@@ -36,7 +36,21 @@ KeptSignals& kept_signals() {
 
 }  // namespace
 
+bool is_aborted(const std::exception_ptr& error) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (const asio::system_error& failure) {
+    return is_aborted(failure.code());
+  } catch (...) {
+    return false;
+  }
+}
+
 CancelSignal::CancelSignal() : kept_(kept_signals().take()) {}
-CancelSignal::~CancelSignal() { kept_signals().give_back(kept_); }
+CancelSignal::~CancelSignal() {
+  // An operation that installs nothing would leave what the last one did, whose socket may be gone.
+  kept_->signal.slot().clear();
+  kept_signals().give_back(kept_);
+}
 
 }  // namespace tandem::detail

@@ -5,14 +5,19 @@
 // memory is the loop's recycled memory: nothing is allocated per operation after the first ones.
 // What the operation uses (socket, buffer) lives until the await returns.
 //   co_await socket.async_read_some(buffer, use_task)
-//       the value; an error is thrown as asio::system_error
+//       the value, or a std::tuple of several; an error is thrown as asio::system_error
 //   co_await socket.async_read_some(buffer, use_task_result)
-//       {error_code, value}, or the error_code alone
+//       {error_code, values...}, or the error_code alone
 //   ...(buffer, use_task(stop)), ...(buffer, use_task_result(stop))
 //       can be stopped
-// Thread rule: of the loop's thread, with Asio objects on loop.reactor().
+// Every signature is taken: void(), void(values...), void(error_code, values...) and
+// void(exception_ptr, values...), which throws the exception (asio::co_spawn of an awaitable).
+// Adapters take the token as well: as_tuple(use_task), redirect_error(use_task, error).
+// Thread rule: of the loop's thread. An Asio object on another io_context than loop.reactor() works
+// without a stop token, which is not passed between threads.
 // Cancel rule: a stop request goes through Asio's cancellation slot; the await ends when the
-// operation has, with Stopped if that broke it off.
+// operation has, with Stopped if that broke it off. A transfer that use_task_result(stop) waits for
+// returns {operation_aborted, bytes moved} instead, so that nothing that was moved is forgotten.
 //
 //   asio::ip::tcp::socket socket(loop.reactor());
 //   std::size_t n =
@@ -20,15 +25,16 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <variant>
 
 #include <asio/async_result.hpp>
 #include <asio/cancellation_signal.hpp>
 #include <asio/error.hpp>
+#include <asio/redirect_error.hpp>
 #include <asio/system_error.hpp>
 
 #include "runtime/event_loop.hpp"
@@ -70,24 +76,49 @@ class CancelSignal {
   Kept* kept_;
 };
 
-template <bool kThrows, class Initiation, class Arguments, class... Values>
+/// How an operation's signature says that it failed.
+struct NoAsioError {};
+
+template <class... Results>
+struct AsioSignature {
+  using Error = NoAsioError;
+  using Values = std::tuple<Results...>;
+};
+template <class... Results>
+struct AsioSignature<asio::error_code, Results...> {
+  using Error = asio::error_code;
+  using Values = std::tuple<Results...>;
+};
+template <class... Results>
+struct AsioSignature<std::exception_ptr, Results...> {
+  using Error = std::exception_ptr;
+  using Values = std::tuple<Results...>;
+};
+
+/// What broke the operation off is a cancellation.
+[[nodiscard]] inline bool is_aborted(const asio::error_code& error) noexcept {
+  return error == asio::error::operation_aborted;
+}
+[[nodiscard]] bool is_aborted(const std::exception_ptr& error) noexcept;
+
+template <bool kThrows, class Initiation, class Arguments, class Signature>
 class AsioAwaiter {
-  static_assert(sizeof...(Values) <= 1,
-                "use_task takes operations with an error code and at most one value");
+  using Error = typename Signature::Error;
+  using Values = typename Signature::Values;
+  static constexpr std::size_t kValues = std::tuple_size_v<Values>;
+  static constexpr bool kFails = !std::is_same_v<Error, NoAsioError>;
 
  public:
   static constexpr const char* kAwaitName = "asio";
-  using Value = std::tuple_element_t<0, std::tuple<Values..., std::monostate>>;
 
   AsioAwaiter(StopToken stop, Initiation initiation, Arguments arguments)
-      : stop_(stop), initiation_(std::move(initiation)), arguments_(std::move(arguments)) {}
+      : stop_(std::move(stop)),
+        initiation_(std::move(initiation)),
+        arguments_(std::move(arguments)) {}
   AsioAwaiter(const AsioAwaiter&) = delete;
   AsioAwaiter& operator=(const AsioAwaiter&) = delete;
 
-  bool await_ready() noexcept {
-    error_ = asio::error::operation_aborted;
-    return stop_.stop_requested();
-  }
+  bool await_ready() const noexcept { return stop_.stop_requested(); }
   template <class Promise>
   void await_suspend(std::coroutine_handle<Promise> coroutine) {
     loop_ = &EventLoop::current();
@@ -103,21 +134,31 @@ class AsioAwaiter {
         std::move(arguments_));
   }
   auto await_resume() {
-    if (error_ == asio::error::operation_aborted && stop_.stop_requested()) {
-      throw Stopped();
+    if (thrown_ != nullptr) {
+      std::rethrow_exception(thrown_);
     }
-    if constexpr (kThrows) {
-      if (error_) {
-        throw asio::system_error(error_);
+    if (!values_) {
+      throw Stopped();  // before it began
+    }
+    if constexpr (kFails) {
+      const bool counts = !kThrows && kValues > 0;
+      if (!counts && error_ && is_aborted(error_) && stop_.stop_requested()) {
+        throw Stopped();
       }
-      if constexpr (sizeof...(Values) == 1) {
-        return std::move(*value_);
-      }
-    } else if constexpr (sizeof...(Values) == 1) {
-      return std::pair<asio::error_code, Value>(error_,
-                                                value_ ? std::move(*value_) : std::move(Value{}));
+    }
+    if constexpr (kFails && !kThrows) {
+      return with_error();
     } else {
-      return error_;
+      if constexpr (std::is_same_v<Error, asio::error_code>) {
+        if (error_) {
+          throw asio::system_error(error_);
+        }
+      } else if constexpr (kFails) {
+        if (error_ != nullptr) {
+          std::rethrow_exception(error_);
+        }
+      }
+      return plain();
     }
   }
 
@@ -132,8 +173,12 @@ class AsioAwaiter {
       return awaiter->signal_ ? awaiter->signal_->slot() : asio::cancellation_slot();
     }
     template <class... Results>
-    void operator()(const asio::error_code& error, Results&&... results) noexcept {
-      awaiter->finish(error, std::forward<Results>(results)...);
+    void operator()(Results&&... results) noexcept {
+      if constexpr (kFails) {
+        awaiter->finish_with(std::forward<Results>(results)...);
+      } else {
+        awaiter->finish(std::forward<Results>(results)...);
+      }
     }
     AsioAwaiter* awaiter;
   };
@@ -147,40 +192,107 @@ class AsioAwaiter {
   };
 
   template <class... Results>
-  void finish(const asio::error_code& error, Results&&... results) noexcept {
-    TANDEM_DCHECK(loop_->on_loop_thread(), "an Asio object belongs to its loop's reactor");
+  void finish_with(Error error, Results&&... results) noexcept {
+    error_ = std::move(error);
+    finish(std::forward<Results>(results)...);
+  }
+  template <class... Results>
+  void finish(Results&&... results) noexcept {
     on_stop_.unlink();
-    error_ = error;
-    if constexpr (sizeof...(Results) == 1) {
-      value_.emplace(std::forward<Results>(results)...);
+    try {
+      values_.emplace(std::forward<Results>(results)...);
+    } catch (...) {
+      thrown_ = std::current_exception();
     }
-    loop_->post(resume_);
+    if (EventLoop::current_or_null() == loop_) [[likely]] {
+      loop_->post(resume_);
+      return;
+    }
+    TANDEM_CHECK(!stop_.can_stop(),
+                 "an Asio object that is waited for with a stop token is on its loop's reactor");
+    loop_->post_from_any_thread(resume_);
+  }
+
+  auto plain() {
+    if constexpr (kValues == 1) {
+      return std::get<0>(std::move(*values_));
+    } else if constexpr (kValues > 1) {
+      return std::move(*values_);
+    }
+  }
+  auto with_error() {
+    if constexpr (kValues == 0) {
+      return error_;
+    } else if constexpr (kValues == 1) {
+      return std::pair<Error, std::tuple_element_t<0, Values>>(error_,
+                                                               std::get<0>(std::move(*values_)));
+    } else {
+      return std::tuple_cat(std::tuple<Error>(error_), std::move(*values_));
+    }
   }
 
   StopToken stop_;
   Initiation initiation_;
   Arguments arguments_;
   EventLoop* loop_ = nullptr;
-  asio::error_code error_;
-  std::optional<Value> value_;
+  [[no_unique_address]] Error error_{};
+  std::optional<Values> values_;  // there once the operation has ended
+  std::exception_ptr thrown_;     // by a value that was moved here
   std::optional<CancelSignal> signal_;
   OnStop on_stop_{*this};
   ResumeOp resume_;
+};
+
+/// Puts the error where redirect_error() was told, and the rest into `handler`.
+template <class Handler>
+struct RedirectedHandler {
+  using allocator_type = typename Handler::allocator_type;
+  using cancellation_slot_type = asio::cancellation_slot;
+  [[nodiscard]] allocator_type get_allocator() const noexcept { return {}; }
+  [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept {
+    return handler.get_cancellation_slot();
+  }
+  template <class... Results>
+  void operator()(const asio::error_code& failure, Results&&... results) noexcept {
+    *error = failure;
+    std::move(handler)(std::forward<Results>(results)...);
+  }
+  asio::error_code* error;
+  Handler handler;
 };
 
 }  // namespace detail
 }  // namespace tandem
 
 /// \cond SPECIALIZATION_OF_ANOTHER_NAMESPACE
-template <bool kThrows, class... Values>
-class asio::async_result<tandem::UseTask<kThrows>, void(asio::error_code, Values...)> {
+template <bool kThrows, class... Results>
+class asio::async_result<tandem::UseTask<kThrows>, void(Results...)> {
  public:
   template <class Initiation, class... Arguments>
   static auto initiate(Initiation initiation, tandem::UseTask<kThrows> token,
                        Arguments&&... arguments) {
     using Tuple = std::tuple<std::decay_t<Arguments>...>;
-    return tandem::detail::AsioAwaiter<kThrows, Initiation, Tuple, std::decay_t<Values>...>(
+    using Signature = tandem::detail::AsioSignature<std::decay_t<Results>...>;
+    return tandem::detail::AsioAwaiter<kThrows, Initiation, Tuple, Signature>(
         token.stop, std::move(initiation), Tuple(std::forward<Arguments>(arguments)...));
+  }
+};
+
+// Asio's own asks for a `return_type`, which an awaiter that knows its initiation has not.
+template <bool kThrows, class... Results>
+class asio::async_result<asio::redirect_error_t<tandem::UseTask<kThrows>>,
+                         void(asio::error_code, Results...)> {
+ public:
+  template <class Initiation, class Token, class... Arguments>
+  static auto initiate(Initiation initiation, Token&& token, Arguments&&... arguments) {
+    return asio::async_initiate<tandem::UseTask<kThrows>, void(Results...)>(
+        [error = &token.ec_, initiation = std::move(initiation)](auto handler,
+                                                                 auto&&... all) mutable {
+          std::move(initiation)(
+              tandem::detail::RedirectedHandler<decltype(handler)>{error, std::move(handler)},
+              std::forward<decltype(all)>(all)...);
+        },
+        token.token_, std::forward<Arguments>(arguments)...);
   }
 };
 /// \endcond

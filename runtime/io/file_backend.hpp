@@ -12,8 +12,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/detail/root_task.hpp"
@@ -28,13 +30,28 @@ class EventLoop;
 class FileBackend;
 
 enum class OpenMode {
-  kRead,       // must exist
+  kRead,       // must exist; of a pipe the open waits for a writer
+  kReadFile,   // must exist, and is a regular file: nothing is waited for
   kCreate,     // for writing; made, or emptied
   kReadWrite,  // made if it is not there, kept if it is
-  kUpdate,     // for reading and writing; must exist, and is no link
+  kUpdate,     // for reading and writing; must exist as a regular file, and is no link
   kNew,        // for writing; must not be there, not as a link either
   kPrivate,    // for reading and writing by this user alone; likewise
   kNameless,   // the same in the folder `path`, without a name; EOPNOTSUPP where that is unknown
+};
+
+/// A descriptor that is open: an IoFile has it, and every operation of that file that is on its
+/// way. Closed by the last of them, so that no operation finds its number in another file's hands.
+struct OpenFile {
+  OpenFile(int number, FileBackend* backend, std::string name) noexcept
+      : descriptor(number), owner(backend), path(std::move(name)) {}
+  ~OpenFile();
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  int descriptor;
+  FileBackend* owner;  // of a descriptor that is not the kernel's
+  std::string path;
 };
 
 /// What is asked.
@@ -61,6 +78,7 @@ struct FileRequest {
   std::string path = {};                      // owned; of an operation on an open file: empty
   const std::string* path_of_file = nullptr;  // ... and this is its name
   int descriptor = -1;
+  std::shared_ptr<OpenFile> file = {};  // ... that stays open meanwhile
   OpenMode mode{};
   bool direct = false;                  // past the page cache
   std::string new_path = {};            // of a rename or an exchange
@@ -98,7 +116,9 @@ class FileOp : public TimerOp {
   /// Set by the back end before it posts the op: bytes moved, descriptor, size (of a file, or
   /// what is free) or 0; or -errno.
   std::int64_t outcome = 0;
-  // Notes of back ends: the kernel has it; it was never handed on.
+  // Notes of back ends: it waits in a queue; the kernel has it; it was never handed on.
+  FileOp* previous = nullptr;
+  bool queued = false;
   bool in_kernel = false;
   bool failed_on_purpose = false;
 
@@ -107,6 +127,7 @@ class FileOp : public TimerOp {
   void refuse_to_start() noexcept { stopped_ = true; }
   template <class Promise>
   void start(std::coroutine_handle<Promise> coroutine) noexcept {
+    check_loop();
     resume_.set(coroutine);
     stop_.link(on_stop_);
     call_again();
@@ -123,6 +144,7 @@ class FileOp : public TimerOp {
     FileOp& op;
   };
   static void arrive(Op& op) noexcept;
+  void check_loop() const noexcept;
   void call_again() noexcept;
   void take_moved() noexcept;
   void take_error(int number) noexcept;

@@ -52,53 +52,50 @@ std::size_t memory_alignment_of(int descriptor) noexcept {
 
 }  // namespace
 
-IoFile::IoFile(int descriptor, bool direct, FileBackend* owner, std::string path) noexcept
-    : descriptor_(descriptor), owner_(owner), path_(std::move(path)) {
+OpenFile::~OpenFile() {
+  if (descriptor < 0) {
+    return;
+  }
+  if (owner != nullptr) {
+    owner->drop(descriptor);
+  } else {
+    ::close(descriptor);
+  }
+}
+
+IoFile::IoFile(int descriptor, bool direct, FileBackend* owner, std::string path)
+    : file_(std::make_shared<OpenFile>(descriptor, owner, std::move(path))) {
   if (direct) {
     memory_alignment_ =
         owner == nullptr ? memory_alignment_of(descriptor) : FileIo::kDirectAlignment;
   }
 }
 
-/// What had to exist was opened without waiting (open_flags), which a regular file does not need
-/// any more.
+/// What has to be a regular file was opened without waiting (open_flags), which such a file does
+/// not need any more.
 void IoFile::check(OpenMode mode) const {
-  if (owner_ != nullptr || (mode != OpenMode::kRead && mode != OpenMode::kUpdate)) {
+  if (file_->owner != nullptr || (mode != OpenMode::kReadFile && mode != OpenMode::kUpdate)) {
     return;
   }
   struct stat status{};
-  const int error = ::fstat(descriptor_, &status) != 0 ? errno
-                    : S_ISDIR(status.st_mode)          ? EISDIR
-                    : S_ISREG(status.st_mode)          ? 0
-                                                       : kNotRegular;
+  const int error = ::fstat(file_->descriptor, &status) != 0 ? errno
+                    : S_ISDIR(status.st_mode)                ? EISDIR
+                    : S_ISREG(status.st_mode)                ? 0
+                                                             : kNotRegular;
   if (error != 0) {
-    throw FileError(fmt::format("[file] cannot open {}: {}", path_,
+    throw FileError(fmt::format("[file] cannot open {}: {}", file_->path,
                                 error == kNotRegular ? "it is no regular file"
                                                      : std::generic_category().message(error)),
                     error);
   }
-  if (const int flags = ::fcntl(descriptor_, F_GETFL); flags >= 0) {
-    static_cast<void>(::fcntl(descriptor_, F_SETFL, flags & ~O_NONBLOCK));
+  if (const int flags = ::fcntl(file_->descriptor, F_GETFL); flags >= 0) {
+    static_cast<void>(::fcntl(file_->descriptor, F_SETFL, flags & ~O_NONBLOCK));
   }
 }
 
-IoFile& IoFile::operator=(IoFile&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  std::swap(memory_alignment_, other.memory_alignment_);
-  std::swap(owner_, other.owner_);
-  std::swap(path_, other.path_);
-  return *this;
-}
-
-IoFile::~IoFile() {
-  if (descriptor_ < 0) {
-    return;
-  }
-  if (owner_ != nullptr) {
-    owner_->drop(descriptor_);
-  } else {
-    ::close(descriptor_);
-  }
+const std::string& IoFile::path() const noexcept {
+  static const std::string none;
+  return file_ != nullptr ? file_->path : none;
 }
 
 FileIo::FileIo(EventLoop& loop, Options options)
@@ -145,10 +142,11 @@ FileIo::~FileIo() = default;
 
 bool FileIo::share(const IoFile& from, std::uint64_t from_offset, const IoFile& into,
                    std::uint64_t offset, std::uint64_t bytes) {
-  if (from.owner_ != nullptr || into.owner_ != nullptr) {
+  if (!from.is_open() || !into.is_open() || from.file_->owner != nullptr ||
+      into.file_->owner != nullptr) {
     return false;  // not the kernel's
   }
-  file_clone_range range{.src_fd = from.descriptor_,
+  file_clone_range range{.src_fd = from.descriptor(),
                          .src_offset = from_offset,
                          .src_length = bytes,
                          .dest_offset = offset};
@@ -156,15 +154,16 @@ bool FileIo::share(const IoFile& from, std::uint64_t from_offset, const IoFile& 
   // that are on their way): a copy may do, and says what is wrong if not.
   int result = 0;
   do {
-    result = ::ioctl(into.descriptor_, FICLONERANGE, &range);
+    result = ::ioctl(into.descriptor(), FICLONERANGE, &range);
   } while (result != 0 && errno == EINTR);
   return result == 0;
 }
 
 FileRequest FileIo::on_file(Kind kind, const IoFile& file) const noexcept {
   FileRequest request{.kind = kind};
-  request.path_of_file = &file.path_;
-  request.descriptor = file.descriptor_;
+  request.path_of_file = &file.path();
+  request.descriptor = file.descriptor();
+  request.file = file.file_;
   request.direct = file.is_direct();
   return request;
 }
@@ -208,10 +207,19 @@ FileIo::Awaiter<void> FileIo::fsync_folder(std::string path, StopToken stop) {
 }
 
 FileIo::Awaiter<void> FileIo::close(IoFile file) {
+  if (file.file_.use_count() > 1) {
+    throw failure(ExitCode::kFailure, "file",
+                  "cannot close {}: operations of it are on their way, and the last of them closes "
+                  "it; await them first",
+                  file.path());
+  }
   FileRequest request = on_file(Kind::kClose, file);
-  request.path_of_file = nullptr;
-  request.path = std::move(file.path_);
-  file.descriptor_ = -1;
+  if (file.is_open()) {
+    request.path_of_file = nullptr;
+    request.path = std::move(file.file_->path);
+    request.file = nullptr;
+    file.file_->descriptor = -1;
+  }
   return {*this, std::move(request), StopToken()};
 }
 

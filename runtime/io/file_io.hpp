@@ -52,20 +52,17 @@ class FileError : public Error {
 };
 
 /// An open file. Closed by FileIo::close (which reports errors), else by the destructor (which
-/// blocks and cannot).
+/// blocks and cannot), or by the last of its operations that is still on its way then.
 class IoFile {
  public:
   IoFile() noexcept = default;
-  IoFile(IoFile&& other) noexcept
-      : descriptor_(std::exchange(other.descriptor_, -1)),
-        memory_alignment_(other.memory_alignment_),
-        owner_(other.owner_),
-        path_(std::move(other.path_)) {}
-  IoFile& operator=(IoFile&& other) noexcept;
-  ~IoFile();
+  IoFile(IoFile&& other) noexcept = default;
+  IoFile& operator=(IoFile&& other) noexcept = default;
+  ~IoFile() = default;
 
-  [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
-  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] bool is_open() const noexcept { return file_ != nullptr; }
+  /// Empty where no file is open.
+  [[nodiscard]] const std::string& path() const noexcept;
   /// Past the page cache: offset and size are multiples of FileIo::kDirectAlignment, the buffer's
   /// address of memory_alignment().
   [[nodiscard]] bool is_direct() const noexcept { return memory_alignment_ != 0; }
@@ -75,12 +72,13 @@ class IoFile {
 
  private:
   friend class FileIo;
-  IoFile(int descriptor, bool direct, FileBackend* owner, std::string path) noexcept;
+  IoFile(int descriptor, bool direct, FileBackend* owner, std::string path);
   void check(OpenMode mode) const;
-  int descriptor_ = -1;
+  [[nodiscard]] int descriptor() const noexcept {
+    return file_ != nullptr ? file_->descriptor : -1;
+  }
+  std::shared_ptr<OpenFile> file_;
   std::size_t memory_alignment_ = 0;
-  FileBackend* owner_ = nullptr;  // of a descriptor that is not the kernel's
-  std::string path_;
 };
 
 class FileIo {
@@ -114,8 +112,7 @@ class FileIo {
   FileIo(const FileIo&) = delete;
   FileIo& operator=(const FileIo&) = delete;
 
-  /// A pipe in the file's place, or where a file must exist also a device or a folder, is an error
-  /// at once.
+  /// kReadFile and kUpdate: a pipe, a device or a folder in the file's place is an error at once.
   [[nodiscard]] Awaiter<IoFile> open(std::string path, OpenMode mode, StopToken stop = {});
   /// Past the page cache (O_DIRECT), where the file system can: reads and writes are checked for
   /// their alignment.
@@ -131,6 +128,7 @@ class FileIo {
   [[nodiscard]] Awaiter<void> fsync(const IoFile& file, StopToken stop = {});
   /// The folder's entries (after a rename, a creation) are on the medium afterwards.
   [[nodiscard]] Awaiter<void> fsync_folder(std::string path, StopToken stop = {});
+  /// Fails, and the file is closed later, if operations of it are still on their way.
   [[nodiscard]] Awaiter<void> close(IoFile file);
   /// Atomic; replaces `to`.
   [[nodiscard]] Awaiter<void> rename(std::string from, std::string to, StopToken stop = {});

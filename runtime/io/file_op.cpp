@@ -71,6 +71,12 @@ std::size_t FileOp::bytes() const noexcept {
   return std::min({request.bytes - done_, piece_bytes_max_, call_bytes_max_});
 }
 
+void FileOp::check_loop() const noexcept {
+  TANDEM_CHECK_FOR(loop_.name().c_str(), EventLoop::current_or_null() == &loop_,
+                   "a FileIo is awaited on the loop that it was made for: send that loop a "
+                   "message");
+}
+
 void FileOp::call_again() noexcept {
   call_bytes_max_ = kNoLimit;
   backend_.submit(*this);
@@ -94,6 +100,9 @@ void FileOp::arrive(Op& base) noexcept {
   }
   if (op.ended_) {
     op.on_stop_.unlink();
+    if (op.error_number_ == 0) {
+      op.request.file.reset();  // else it has the name for the message
+    }
     detail::ResumeOp::resume(op.resume_);
   } else if (!op.resting_) {
     op.call_again();

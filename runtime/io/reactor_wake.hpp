@@ -6,14 +6,17 @@
 //   ReactorWake wake(loop, ring.event_descriptor(), &woken, this);   wake.arm();
 #pragma once
 
+#include <cerrno>
 #include <memory>
+#include <system_error>
 
 #include <asio/bind_allocator.hpp>
 #include <asio/posix/stream_descriptor.hpp>
-#include <unistd.h>
+#include <fcntl.h>
 
 #include "runtime/event_loop.hpp"
 #include "runtime/io/recycling_allocator.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem::detail {
 
@@ -21,9 +24,9 @@ class ReactorWake {
  public:
   using Woken = void (*)(void* owner) noexcept;
 
-  /// Works with a copy of `descriptor`.
+  /// Works with a copy of `descriptor`. Throws Error where no descriptor is left.
   ReactorWake(EventLoop& loop, int descriptor, Woken woken, void* owner)
-      : event_(loop.reactor(), ::dup(descriptor)), woken_(woken), owner_(owner) {}
+      : event_(loop.reactor(), copy_of(descriptor)), woken_(woken), owner_(owner) {}
   ~ReactorWake() { *self_ = nullptr; }
   ReactorWake(const ReactorWake&) = delete;
   ReactorWake& operator=(const ReactorWake&) = delete;
@@ -48,6 +51,15 @@ class ReactorWake {
   }
 
  private:
+  static int copy_of(int descriptor) {
+    const int copy = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) {
+      throw failure(ExitCode::kFailure, "loop", "no descriptor: {}; raise `ulimit -n`",
+                    std::generic_category().message(errno));
+    }
+    return copy;
+  }
+
   asio::posix::stream_descriptor event_;
   Woken woken_;
   void* owner_;

@@ -19,7 +19,7 @@ struct RecyclingAllocator {
   }  // NOLINT(google-explicit-constructor)
 
   T* allocate(std::size_t count) {
-    static_assert(alignof(T) <= alignof(std::max_align_t));
+    static_assert(alignof(T) <= FrameRecycler::kAlignment);
     return static_cast<T*>(FrameRecycler::allocate(count * sizeof(T)));
   }
   void deallocate(T* block, std::size_t count) noexcept {

@@ -1,7 +1,10 @@
 // runtime/io/signals.hpp — the process's signals (SIGTERM, SIGINT, ...) as something to wait for.
 //
 // From construction on these signals no longer end the process but queue up here, until one waits.
-// Several loops may wait for the same one: each learns of it.
+// Several loops may wait for the same one: each learns of it. When the last of them has gone, what
+// the program did about the signal before is in place again.
+// After a fork() parent and child share the pipe that carries the signals, and the child may
+// take what was meant for the parent: a child that goes on without exec() waits for no signals.
 // Thread rule: of the loop's thread.
 // Cancel rule: wait(stop_token) ends with Stopped.
 //
@@ -11,6 +14,7 @@
 
 #include <csignal>
 #include <initializer_list>
+#include <vector>
 
 #include <asio/signal_set.hpp>
 
@@ -20,16 +24,19 @@ namespace tandem {
 
 class Signals {
  public:
-  Signals(EventLoop& loop, std::initializer_list<int> numbers) : set_(loop.reactor()) {
-    for (const int number : numbers) {
-      set_.add(number);
-    }
-  }
+  Signals(EventLoop& loop, std::initializer_list<int> numbers);
+  ~Signals();
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
   /// The number of the signal that came.
   [[nodiscard]] auto wait(StopToken stop = {}) { return set_.async_wait(use_task(stop)); }
 
  private:
+  void add(int number);
+  void remove(int number) noexcept;
+
   asio::signal_set set_;
+  std::vector<int> numbers_;
 };
 
 /// Waits for the next signal of this number from now on.

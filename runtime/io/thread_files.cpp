@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <string_view>
+#include <utility>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -78,6 +80,38 @@ std::int64_t free_bytes(const std::string& path) noexcept {
              : -1;
 }
 
+// A pipe has no offsets; io_uring does not look at them either.
+std::int64_t read(const FileOp& op) noexcept {
+  const int descriptor = op.request.descriptor;
+  const ssize_t moved = ::pread(descriptor, op.into(), op.bytes(), static_cast<off_t>(op.offset()));
+  return moved < 0 && errno == ESPIPE ? ::read(descriptor, op.into(), op.bytes()) : moved;
+}
+
+std::int64_t write(const FileOp& op) noexcept {
+  const int descriptor = op.request.descriptor;
+  const ssize_t moved =
+      ::pwrite(descriptor, op.from(), op.bytes(), static_cast<off_t>(op.offset()));
+  return moved < 0 && errno == ESPIPE ? ::write(descriptor, op.from(), op.bytes()) : moved;
+}
+
+constexpr int kInterruption = SIGURG;
+constexpr long kInterruptEveryNs = 10'000'000;
+
+// A handler that does nothing, so that the signal ends a system call (EINTR).
+void handle_interruption() noexcept {
+  static const bool done = [] {
+    struct sigaction now = {};
+    if (::sigaction(kInterruption, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 &&
+        (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN)) {
+      struct sigaction nothing = {};
+      nothing.sa_handler = [](int) {};
+      ::sigaction(kInterruption, &nothing, nullptr);
+    }
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
 // As the system calls do: -1, and why in errno.
 std::int64_t system_call(FileOp& op) {
   using Kind = FileRequest::Kind;
@@ -86,9 +120,9 @@ std::int64_t system_call(FileOp& op) {
     case Kind::kOpen:
       return ::open(r.path.c_str(), open_flags(r), open_mode(r));
     case Kind::kRead:
-      return ::pread(r.descriptor, op.into(), op.bytes(), static_cast<off_t>(op.offset()));
+      return read(op);
     case Kind::kWrite:
-      return ::pwrite(r.descriptor, op.from(), op.bytes(), static_cast<off_t>(op.offset()));
+      return write(op);
     case Kind::kFsync:
       return ::fsync(r.descriptor);
     case Kind::kFsyncFolder:
@@ -123,11 +157,12 @@ std::int64_t system_call(FileOp& op) {
 }  // namespace
 
 int open_flags(const FileRequest& request) noexcept {
-  // O_NONBLOCK: a pipe in the place of a file that must exist must not hang us (IoFile::check()).
-  const bool must_exist = request.mode == OpenMode::kRead || request.mode == OpenMode::kUpdate;
-  const int common = O_CLOEXEC | (must_exist ? O_NONBLOCK : 0) | (request.direct ? O_DIRECT : 0);
+  // O_NONBLOCK: a pipe in the place of a regular file must not hang us (IoFile::check()).
+  const bool is_file = request.mode == OpenMode::kReadFile || request.mode == OpenMode::kUpdate;
+  const int common = O_CLOEXEC | (is_file ? O_NONBLOCK : 0) | (request.direct ? O_DIRECT : 0);
   switch (request.mode) {
     case OpenMode::kRead:
+    case OpenMode::kReadFile:
       return O_RDONLY | common;
     case OpenMode::kCreate:
       return O_WRONLY | O_CREAT | O_TRUNC | common;
@@ -151,11 +186,16 @@ unsigned open_mode(const FileRequest& request) noexcept {
 }
 
 ThreadFiles::ThreadFiles(EventLoop& loop, int threads, const std::string& name) : loop_(loop) {
-  TANDEM_CHECK(threads > 0, "file operations need a thread");
+  if (threads < 1) {
+    throw user_error("io", "{}: {} threads; file operations need one at least", name, threads);
+  }
+  workers_.resize(static_cast<std::size_t>(threads));
   try {
     for (int i = 0; i < threads; ++i) {
+      Worker& worker = workers_[static_cast<std::size_t>(i)];
       threads_.push_back(thread::start(
-          name, i, threads, [this, own_name = fmt::format("{} {}", name, i)] { work(own_name); }));
+          name, i, threads,
+          [this, &worker, own_name = fmt::format("{} {}", name, i)] { work(own_name, worker); }));
     }
   } catch (...) {
     end_threads();
@@ -174,11 +214,17 @@ void ThreadFiles::end_threads() noexcept {
   for (std::thread& thread : threads_) {
     thread.join();
   }
+  for (const Worker& worker : workers_) {
+    if (worker.has_timer) {
+      ::timer_delete(worker.timer);
+    }
+  }
 }
 
 void ThreadFiles::submit(FileOp& op) noexcept {
   {
     const std::lock_guard lock(mutex_);
+    op.queued = true;
     queue_.push(op);
   }
   work_there_.notify_one();
@@ -187,12 +233,45 @@ void ThreadFiles::submit(FileOp& op) noexcept {
 void ThreadFiles::cancel(FileOp& op) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    if (!queue_.take_out(op)) {
-      return;  // it runs, or has run
+    if (!op.queued) {
+      for (Worker& worker : workers_) {
+        if (worker.running == &op) {
+          interrupt(worker);
+        }
+      }
+      return;
     }
+    op.queued = false;
+    queue_.take_out(op);
   }
   op.outcome = -ECANCELED;
   loop_.post(op);
+}
+
+// One signal could come just before the call that it is to interrupt.
+void ThreadFiles::interrupt(Worker& worker) noexcept {
+  handle_interruption();
+  if (!worker.has_timer) {
+    sigevent event{};
+    event.sigev_notify = SIGEV_THREAD_ID;
+    event.sigev_signo = kInterruption;
+    event._sigev_un._tid = worker.thread_id;
+    worker.has_timer = ::timer_create(CLOCK_MONOTONIC, &event, &worker.timer) == 0;
+  }
+  if (worker.has_timer) {
+    worker.interrupted = true;
+    const itimerspec often{.it_interval = {.tv_sec = 0, .tv_nsec = kInterruptEveryNs},
+                           .it_value = {.tv_sec = 0, .tv_nsec = 1}};
+    ::timer_settime(worker.timer, 0, &often, nullptr);
+  }
+}
+
+void ThreadFiles::leave_alone(Worker& worker) noexcept {
+  worker.running = nullptr;
+  if (std::exchange(worker.interrupted, false)) {
+    const itimerspec never{};
+    ::timer_settime(worker.timer, 0, &never, nullptr);
+  }
 }
 
 std::int64_t ThreadFiles::call(FileOp& op) noexcept {
@@ -201,20 +280,26 @@ std::int64_t ThreadFiles::call(FileOp& op) noexcept {
   return value >= 0 ? value : -errno;
 }
 
-void ThreadFiles::work(const std::string& name) {
+void ThreadFiles::work(const std::string& name, Worker& worker) {
   thread::set_name(name);
   std::unique_lock lock(mutex_);
+  worker.thread_id = ::gettid();
   for (;;) {
     work_there_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     FileOp* op = queue_.pop();
     if (op == nullptr) {
       return;
     }
+    op->queued = false;
+    worker.running = op;
     lock.unlock();
     {
       const TraceSpan span(op->request.verb());
       op->outcome = call(*op);
     }
+    lock.lock();
+    leave_alone(worker);
+    lock.unlock();
     // The op is the awaiting coroutine's again, and may be gone.
     loop_.post_from_any_thread(*op);
     lock.lock();

@@ -2,16 +2,22 @@
 // the other.
 //
 // Thread rule: of the loop's thread, like every FileBackend.
-// Cancel rule: what is queued leaves the queue at once; a call that runs is awaited.
+// Cancel rule: what is queued leaves the queue at once; a call that runs is interrupted by a signal
+// (SIGURG, if the program does not handle it), again and again until it returns. That ends an
+// open() of a FIFO that has no writer, and a read of one; a call that the kernel does not
+// interrupt, as most of those on a disk, is awaited.
 #pragma once
 
 #include <condition_variable>
+#include <ctime>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "runtime/detail/op.hpp"
+#include <sys/types.h>
+
+#include "runtime/detail/linked_queue.hpp"
 #include "runtime/io/file_backend.hpp"
 
 namespace tandem::detail {
@@ -35,14 +41,26 @@ class ThreadFiles final : public FileBackend {
   static std::int64_t call(FileOp& op) noexcept;
 
  private:
-  void work(const std::string& name);
+  // What a thread does; under the mutex.
+  struct Worker {
+    pid_t thread_id = 0;
+    FileOp* running = nullptr;
+    bool interrupted = false;  // its timer sends signals
+    bool has_timer = false;
+    timer_t timer{};
+  };
+
+  void work(const std::string& name, Worker& worker);
+  static void interrupt(Worker& worker) noexcept;
+  static void leave_alone(Worker& worker) noexcept;
   void end_threads() noexcept;
 
   EventLoop& loop_;
   std::mutex mutex_;
   std::condition_variable work_there_;
-  OpQueue<FileOp> queue_;
+  LinkedQueue<FileOp> queue_;
   bool stopping_ = false;
+  std::vector<Worker> workers_;
   std::vector<std::thread> threads_;
 };
 

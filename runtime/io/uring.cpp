@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "runtime/system/machine.hpp"
+#include "runtime/system/thread_id.hpp"
 
 namespace tandem::detail {
 namespace {
-constinit thread_local char t_identity = 0;  // its address names the thread
 constexpr int kWorkersMin = 2;
 }  // namespace
 
@@ -108,13 +108,14 @@ void Uring::ask_what_it_can() noexcept {
 }
 
 bool Uring::belongs_here() noexcept {
-  if (thread_ == &t_identity || !deferred_) {
+  const std::uint64_t here = this_thread_id();
+  if (thread_ == here || !deferred_) {
     return true;
   }
-  if (thread_ != nullptr) {
+  if (thread_ != 0) {
     return false;
   }
-  thread_ = &t_identity;
+  thread_ = here;
   // Binds it to this thread. (liburing 2.3 declares a function for it and does not export it.)
   const long result =
       ::syscall(SYS_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);

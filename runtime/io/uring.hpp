@@ -79,7 +79,7 @@ class Uring {
   int event_ = -1;
   bool made_ = false;
   bool deferred_ = false;
-  const void* thread_ = nullptr;  // an address of the thread it belongs to
+  std::uint64_t thread_ = 0;  // that it belongs to; 0: to none yet
   unsigned entries_ = 0;
   std::array<bool, 64> can_do_{};
 };

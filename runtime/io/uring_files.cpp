@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "runtime/detail/linked_queue.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/io/reactor_wake.hpp"
 #include "runtime/io/thread_files.hpp"
@@ -123,6 +124,7 @@ class UringFiles final : public FileBackend, private Poller {
     if (idle()) {
       loop_.add_poller(*this);
     }
+    op.queued = true;
     waiting_.push(op);
     post_round();
   }
@@ -130,7 +132,9 @@ class UringFiles final : public FileBackend, private Poller {
   void cancel(FileOp& op) noexcept override {
     if (!ring_->can_do(opcode_of(op.request.kind))) {
       threads().cancel(op);
-    } else if (waiting_.take_out(op)) {
+    } else if (op.queued) {
+      op.queued = false;
+      waiting_.take_out(op);
       op.outcome = -ECANCELED;
       loop_.post(op);
       leave_loop_if_idle();
@@ -160,11 +164,17 @@ class UringFiles final : public FileBackend, private Poller {
 
   void make_ring() {
     wake_.reset();
+    if (options_.entries == 0) {
+      throw user_error("io", "{}: a ring of 0 entries; give it one at least", options_.name);
+    }
     ring_ = std::make_unique<Uring>(options_.entries);
     if (ring_->error() != 0) {
       throw failure(ExitCode::kFailure, "io", "io_uring is not usable here: {}; use threads",
                     uring_refusal(ring_->error()));
     }
+    wake_.emplace(
+        loop_, ring_->event_descriptor(),
+        [](void* owner) noexcept { static_cast<UringFiles*>(owner)->woken(); }, this);
   }
   [[nodiscard]] ThreadFiles& threads() {
     if (threads_ == nullptr) {
@@ -201,6 +211,7 @@ class UringFiles final : public FileBackend, private Poller {
         break;
       }
       FileOp& op = *waiting_.pop();
+      op.queued = false;
       prepare(entry, op);
       if (op.is_transfer() && !op.request.direct && op.bytes() >= options_.worker_bytes) {
         entry->flags |= IOSQE_ASYNC;  // else the loop's thread copies what the page cache has
@@ -255,11 +266,6 @@ class UringFiles final : public FileBackend, private Poller {
   }
 
   bool poll_before_sleep() noexcept override {
-    if (!wake_) {
-      wake_.emplace(
-          loop_, ring_->event_descriptor(),
-          [](void* owner) noexcept { static_cast<UringFiles*>(owner)->woken(); }, this);
-    }
     wake_->arm();
     ring_->notify_event(true);
     const bool found = poll();
@@ -280,7 +286,7 @@ class UringFiles final : public FileBackend, private Poller {
   UringOptions options_;
   std::unique_ptr<Uring> ring_;
   std::unique_ptr<ThreadFiles> threads_;
-  OpQueue<FileOp> waiting_;
+  LinkedQueue<FileOp> waiting_;
   SubmitRound* submit_round_ = nullptr;  // outlives this while it is in the loop's queue
   unsigned operations_ = 0;              // given to the ring
   unsigned in_kernel_ = 0;               // ... and requests to cancel one

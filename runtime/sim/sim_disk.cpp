@@ -171,7 +171,8 @@ std::int64_t SimDisk::open(const std::string& path, OpenMode mode, std::shared_p
   if (file != nullptr && (mode == OpenMode::kNew || mode == OpenMode::kPrivate)) {
     return -EEXIST;
   }
-  if (file == nullptr && (mode == OpenMode::kRead || mode == OpenMode::kUpdate)) {
+  if (file == nullptr &&
+      (mode == OpenMode::kRead || mode == OpenMode::kReadFile || mode == OpenMode::kUpdate)) {
     return -ENOENT;
   }
   if (file == nullptr) {

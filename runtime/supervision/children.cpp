@@ -80,6 +80,7 @@ Task<> Children::look_after(Child* child) {
     }
     break;
   }
+  children_.erase(child->place);  // with its arguments: a parent may start any number
   if (--running_ == 0) {
     stop_.reset();
   }

@@ -29,6 +29,8 @@
 //   };
 #pragma once
 
+#include <iterator>
+#include <list>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -89,6 +91,7 @@ class Children {
     virtual void make() = 0;   // the state, behind `mailbox` if there is one
     virtual void start() = 0;  // in `scope`
     virtual void destroy_state() noexcept = 0;
+    std::list<std::unique_ptr<Child>>::iterator place;  // in the list of its parent
     [[nodiscard]] ExitReason exit_reason() const;
     void open_scope(EventLoop& loop, StopToken stop);
 
@@ -120,7 +123,7 @@ class Children {
   Scope* scope_ = nullptr;
   // Of all children; there while some run, so that it never outlives the parent's scope.
   std::optional<StopSource> stop_;
-  std::vector<std::unique_ptr<Child>> children_;
+  std::list<std::unique_ptr<Child>> children_;  // that have not ended, in the order of their starts
   std::size_t running_ = 0;
   std::uint64_t restarts_ = 0;
   std::vector<TimePoint> recent_;  // restarts within the limit's time
@@ -170,6 +173,7 @@ typename A::AddressType Children::start(Args... args) {
   Scope& scope = owner();
   children_.push_back(std::make_unique<ChildOf<A, Args...>>(std::move(args)...));
   auto& child = static_cast<ChildOf<A, Args...>&>(*children_.back());
+  child.place = std::prev(children_.end());
   try {
     child.make();
   } catch (...) {

@@ -50,8 +50,9 @@ Task<> Shutdown::phase(Report* report, const char* name, Duration limit, Left le
   const TimePoint begin = loop.now();
   co_await yield();
   std::string what = left();
-  while (!what.empty() && loop.now() < begin + limit) {
-    co_await sleep_for(std::min(kLook, begin + limit - loop.now()));
+  const TimePoint end = time_after(begin, limit);
+  while (!what.empty() && loop.now() < end) {
+    co_await sleep_for(std::min(kLook, end - loop.now()));
     what = left();
   }
   report->phases.push_back({name, limit, loop.now() - begin, what.empty(), std::move(what)});

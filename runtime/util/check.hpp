@@ -14,6 +14,13 @@ namespace tandem::detail {
   std::abort();
 }
 
+/// The same, with what it is about: an actor, a task, a scope.
+[[noreturn]] inline void check_failed_for(const char* expression, const char* file, int line,
+                                          const char* why, const char* name) noexcept {
+  std::fprintf(stderr, "%s:%d: check failed: %s (%s: %s)\n", file, line, expression, name, why);
+  std::abort();
+}
+
 /// A compared value as text: a number, an enumerator's number, or a pointer.
 struct ComparedValue {
   template <class T>
@@ -47,6 +54,14 @@ struct ComparedValue {
     if (!(condition)) [[unlikely]] {                                         \
       ::tandem::detail::check_failed(#condition, __FILE__, __LINE__, (why)); \
     }                                                                        \
+  } while (false)
+
+/// The same about the actor, task, scope or loop that is called `name`, which the message says.
+#define TANDEM_CHECK_FOR(name, condition, why)                                           \
+  do {                                                                                   \
+    if (!(condition)) [[unlikely]] {                                                     \
+      ::tandem::detail::check_failed_for(#condition, __FILE__, __LINE__, (why), (name)); \
+    }                                                                                    \
   } while (false)
 
 /// The same for a comparison of numbers or pointers, whose values the message then has.

@@ -40,14 +40,12 @@ Task<int> save_up(Account::AddressType account) {
 int quick_start() {
   tandem::EventLoop loop({.name = "bank"});
   tandem::Scope scope(loop, "actors");
-  Account account;
-  account.start(scope);
+  Account& account = scope.start<Account>();  // the scope owns it and ends it, come what may
 
   const int cents = loop.run(&save_up, account.address());
 
-  account.close();                         // no further messages; those accepted are handled
-  loop.run(&tandem::Scope::join, &scope);  // the actor has ended, or its error is rethrown here
-  return cents;
+  loop.run(&tandem::Scope::join, &scope);  // closes it: what it accepted is handled, then it ends;
+  return cents;                            // its error, if it has one, is rethrown here
 }
 // [/quick_start]
 

@@ -38,8 +38,7 @@ struct Display : tandem::Actor<Display, Progress, Abort> {
 TEST(DocsMailboxes, NewerMessagesReplaceWaitingOnes) {
   tandem::EventLoop loop({.name = "docs"});
   tandem::Scope scope(loop, "actors");
-  Display display;
-  display.start(scope);
+  Display& display = scope.start<Display>();
   loop.run(
       [](Display::AddressType address) -> Task<> {
         for (int percent = 1; percent <= 100; ++percent) {
@@ -49,7 +48,6 @@ TEST(DocsMailboxes, NewerMessagesReplaceWaitingOnes) {
         co_return;
       },
       display.address());
-  display.close();
   loop.run(&tandem::Scope::join, &scope);
   EXPECT_EQ(display.shown, (std::vector<int>{-1, 100}));
   EXPECT_EQ(display.metrics().coalesced, 99U);

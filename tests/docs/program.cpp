@@ -141,8 +141,7 @@ TEST_F(DocsProgram, ARefusedRequestEndsNoActor) {
   tandem::EventLoop loop;
   tandem::FileIo files(loop);
   tandem::Scope scope(loop, "actors");
-  Library library(&files);
-  library.start(scope);
+  Library& library = scope.start<Library>(&files);
   loop.run(
       [](Library::AddressType to, std::string file) -> Task<> {
         bool refused = false;
@@ -155,7 +154,6 @@ TEST_F(DocsProgram, ARefusedRequestEndsNoActor) {
         EXPECT_EQ(co_await to.ask(SizeOf{file}), 10U);
       },
       library.address(), path);
-  library.close();
   loop.run(&tandem::Scope::join, &scope);
 }
 

@@ -62,10 +62,8 @@ TEST(DocsSupervision, AFailedChildIsMadeAfresh) {
   tandem::EventLoop loop({.name = "docs", .clock = &clock});
   tandem::Scope scope(loop, "actors");
   std::vector<int> numbers;
-  Farm farm(&numbers);
-  Guard guard;
-  farm.start(scope);
-  guard.start(scope);
+  Farm& farm = scope.start<Farm>(&numbers);
+  Guard& guard = scope.start<Guard>();
   loop.run(
       [](Farm::AddressType to) -> Task<> {
         co_await to.send(Line{"1"});

@@ -1,9 +1,11 @@
 #include "runtime/detail/mailbox/mailbox.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "runtime/message_tap.hpp"
+#include "runtime/scope.hpp"
 
 namespace tandem {
 
@@ -61,8 +63,75 @@ Mailbox::Mailbox(const char* name, const MailboxOptions& options, const Rules& r
       measuring_(options.measure),
       credits_(options.credits),
       policy_(rules, *this, queue_, options.credits) {
-  TANDEM_CHECK(options.credits > 0, "a mailbox has room for one message at least");
+  if (options.credits == 0) {
+    throw user_error("actor", "{}: a mailbox of 0 messages; give it room for one at least", name);
+  }
   update_diverted();
+}
+
+std::recursive_mutex& Mailbox::before_start() noexcept {
+  static std::recursive_mutex& mutex = *new std::recursive_mutex;
+  return mutex;
+}
+
+void Mailbox::deliver_early(Envelope& envelope) noexcept {
+  {
+    const std::lock_guard lock(before_start());
+    if (loop_.load(std::memory_order_relaxed) == nullptr) {
+      accept(envelope);
+      return;
+    }
+  }
+  deliver(envelope);
+}
+
+bool Mailbox::is_handled_by(const TaskPromiseBase& awaiting) const noexcept {
+  if (loop() == nullptr || loop() != EventLoop::current_or_null()) {
+    return false;
+  }
+  const TaskPromiseBase* at = &awaiting;
+  while (at != nullptr && at != resume_.promise) {
+    at = at->parent;
+  }
+  return at != nullptr;
+}
+
+void Mailbox::close_from_any_thread() noexcept {
+  EventLoop* home = loop();
+  const bool here =
+      home != nullptr && (home == EventLoop::current_or_null() || home->is_owned_here());
+  if (!call_if_near(here ? home : nullptr, [this] { close(); })) {
+    credits_.close();
+    add_reference();
+    loop()->post([this] {
+      close();
+      release();
+    });
+  }
+}
+
+void Mailbox::give_up(Scope& scope, RootTask::promise_type& root) noexcept {
+  EventLoop& loop = scope.loop();
+  const bool waits = waiting_ || loop.take_back(resume_);
+  if (waits || loop.take_back(root.start_op)) {
+    waiting_ = false;
+    scope.leave(root);
+    if (waits) {
+      resume_.promise->continuation = nullptr;  // destroyed where it waits, on purpose
+    }
+    std::coroutine_handle<RootTask::promise_type>::from_promise(root).destroy();
+  } else {
+    // (A start from another thread that has not arrived yet is no task of the scope.)
+    TANDEM_CHECK_FOR(name_, !loop.is_running() && root.start_op.run == &ResumeOp::resume,
+                     "an actor died while its handler ran: make it by scope.start<A>()");
+    std::fprintf(stderr,
+                 "[runtime] actor \"%s\" was destroyed by an exception while its handler ran, and "
+                 "its loop with it; scope.start<A>() ends it first\n",
+                 name_);
+    scope.leave(root);
+    loop.give_up(name_);
+  }
+  end();
 }
 
 void Mailbox::deliver_control(Envelope& envelope) noexcept {
@@ -233,9 +302,12 @@ void Mailbox::return_accepted(Envelope& envelope, Undelivered why) noexcept {
 }
 
 void Mailbox::abandon() noexcept {
-  TANDEM_CHECK(loop_.load() == nullptr || ended_,
-               "an actor died before it had ended: close it, then join its scope");
-  end();
+  TANDEM_CHECK_FOR(name_, loop_.load() == nullptr || ended_,
+                   "an actor died before it had ended: close it, then join its scope, or make it "
+                   "by scope.start<A>()");
+  if (!call_if_near(EventLoop::current_or_null(), [this] { end(); })) {
+    end();  // it has ended before
+  }
   watchers_.tell({.kind = ExitReason::Kind::kStopped, .actor = name_});
   abandoned_ = true;
   free_if_unused();
@@ -250,6 +322,7 @@ void Mailbox::free_if_unused() noexcept {
 }
 
 void Mailbox::open(EventLoop& loop) noexcept {
+  const std::lock_guard lock(before_start());
   stopped_ = false;
   if (link_on_loop_ != nullptr) {
     return;  // a fresh actor behind it

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <mutex>
 
 #include "runtime/detail/mailbox/message.hpp"
 #include "runtime/detail/mailbox/overflow_policy.hpp"
@@ -28,6 +29,8 @@
 #include "runtime/util/planted.hpp"
 
 namespace tandem {
+
+class Scope;
 
 enum class SendResult { kSent, kFull, kClosed };
 
@@ -77,7 +80,9 @@ class Mailbox {
   }
   void deliver(Envelope& envelope) noexcept {
     EventLoop* loop = loop_.load(std::memory_order_acquire);
-    if (loop == EventLoop::current_or_null() || loop == nullptr) [[likely]] {
+    if (loop == nullptr) [[unlikely]] {
+      deliver_early(envelope);
+    } else if (loop == EventLoop::current_or_null()) [[likely]] {
       accept(envelope);
     } else {
       envelope.target = this;
@@ -106,7 +111,43 @@ class Mailbox {
     return loop_.load(std::memory_order_relaxed) == EventLoop::current_or_null();
   }
 
+  /// Calls fn() if the caller, on `loop`, may touch what belongs to the mailbox's loop: because it
+  /// is that loop, or because the actor is not started yet, which then waits. Else false.
+  template <class Fn>
+  bool call_if_near(const EventLoop* loop, Fn fn) noexcept {
+    if (loop_.load(std::memory_order_acquire) == nullptr) {
+      const std::lock_guard lock(before_start());
+      if (loop_.load(std::memory_order_relaxed) == nullptr) {
+        fn();
+        return true;
+      }
+    }
+    if (loop_.load(std::memory_order_acquire) != loop) {
+      return false;
+    }
+    fn();
+    return true;
+  }
+  /// `awaiting` runs under the handler of this actor: what it waits for here never comes.
+  [[nodiscard]] bool is_handled_by(const TaskPromiseBase& awaiting) const noexcept;
+  /// close(), from any thread: nothing is accepted from now on; the loop does the rest.
+  void close_from_any_thread() noexcept;
+
   // ---- the actor, on its loop ----
+  /// co_await in the actor's task: this is the one that handles.
+  struct NotePump {
+    Mailbox& mailbox;
+    bool await_ready() const noexcept { return false; }
+    template <class Promise>
+    bool await_suspend(std::coroutine_handle<Promise> coroutine) const noexcept {
+      mailbox.resume_.set(coroutine);
+      return false;
+    }
+    void await_resume() const noexcept {}
+  };
+  /// The actor dies because an exception passes, before it has ended: its task, `root` of `scope`,
+  /// ends here if it waits for a message, and never goes on if it handles one.
+  void give_up(Scope& scope, RootTask::promise_type& root) noexcept;
   void open(EventLoop& loop) noexcept;
   /// The next message, its credit given back; null if there is none.
   Envelope* take() noexcept {
@@ -197,6 +238,9 @@ class Mailbox {
   static constexpr std::uint64_t kClosedBit = std::uint64_t{1} << 63;
   ~Mailbox() = default;
   static void arrive(Op& op) noexcept;
+  // Of all mailboxes: what other threads send to an actor that is not started is kept under it.
+  static std::recursive_mutex& before_start() noexcept;
+  void deliver_early(Envelope& envelope) noexcept;
   void note(Envelope& envelope, SenderShare* share) const noexcept;
   bool reserve_control() noexcept;
 

@@ -25,7 +25,7 @@ class SendAwaiter {
 
   template <class Arg>
   SendAwaiter(const Destination& to, Arg&& message, StopToken stop)
-      : to_(to), message_(std::forward<Arg>(message)), stop_(stop) {}
+      : to_(to), message_(std::forward<Arg>(message)), stop_(std::move(stop)) {}
   SendAwaiter(const SendAwaiter&) = delete;
   SendAwaiter& operator=(const SendAwaiter&) = delete;
 
@@ -49,6 +49,9 @@ class SendAwaiter {
   void await_suspend(std::coroutine_handle<Promise> coroutine) {
     resume_.set(coroutine);
     ticket_.loop = &EventLoop::current();
+    if (admit_ == Admit::kWait && to_.mailbox()->is_handled_by(coroutine.promise())) {
+      send_beyond_bound();
+    }
     if (admit_ != Admit::kWait) {
       ticket_.loop->post(resume_);  // sent long enough without a pause: others first
       return;
@@ -109,13 +112,29 @@ class SendAwaiter {
     SendAwaiter& awaiter;
   };
 
+  // A handler that waited for room in its own mailbox would wait for ever: it may fill it twice.
+  void send_beyond_bound() {
+    switch (to_.mailbox()->reserve(to_.share(), 2)) {
+      case Reserved::kYes:
+        admit_ = Admit::kReserved;
+        to_.mailbox()->deliver(to_.make_envelope<M>(std::move(message_)));
+        break;
+      case Reserved::kFull:
+        admit_ = Admit::kRefused;
+        break;
+      case Reserved::kClosed:
+        admit_ = Admit::kClosed;
+        break;
+    }
+  }
   void withdraw() noexcept {
-    if (to_.is_near(*ticket_.loop)) {
-      if (ticket_.state == WaitTicket::State::kWaiting) {
-        to_.mailbox()->wait_queue().withdraw(*envelope_);
-        stopped_ = true;
-        ticket_.loop->post(resume_);
-      }
+    if (to_.mailbox()->call_if_near(ticket_.loop, [this] {
+          if (ticket_.state == WaitTicket::State::kWaiting) {
+            to_.mailbox()->wait_queue().withdraw(*envelope_);
+            stopped_ = true;
+            ticket_.loop->post(resume_);
+          }
+        })) {
       return;
     }
     withdrawing_ = true;
@@ -153,7 +172,7 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
   static constexpr const char* kAwaitName = kTypeName<R>;
 
   AskAwaiter(const Destination& to, R request, TimePoint deadline, StopToken stop)
-      : to_(to), request_(std::move(request)), deadline_(deadline), stop_(stop) {}
+      : to_(to), request_(std::move(request)), deadline_(deadline), stop_(std::move(stop)) {}
   AskAwaiter(const AskAwaiter&) = delete;
   AskAwaiter& operator=(const AskAwaiter&) = delete;
 
@@ -166,6 +185,11 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
   template <class Promise>
   bool await_suspend(std::coroutine_handle<Promise> coroutine) {
     Mailbox& mailbox = *to_.mailbox();
+    if (deadline_ == TimePoint::max() && !stop_.can_stop() &&
+        mailbox.is_handled_by(coroutine.promise())) {
+      asks_itself_ = true;
+      return false;
+    }
     admit_ = mailbox.admit(to_.share(), request_);
     if (admit_ == Admit::kClosed || admit_ == Admit::kRefused) {
       return false;
@@ -183,7 +207,7 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
       mailbox.deliver(envelope);
       return true;
     }
-    if (to_.is_near(*this->loop)) {
+    if (mailbox.loop() == this->loop) {
       envelope_ = &envelope;
       envelope.ticket = &ticket_;
       this->leave_wait_queue = [](AskSlotBase& slot) noexcept {
@@ -207,6 +231,12 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
       case End::kNone:
         break;
     }
+    if (asks_itself_) {
+      throw failure(ExitCode::kFailure, "actor",
+                    "{} of {} is asked by its own handler, which would wait for itself for ever; "
+                    "call the function, or ask with a deadline",
+                    kTypeName<R>, to_.name());
+    }
     if (admit_ == Admit::kRefused) {
       to_.mailbox()->count_rejected();
       throw MailboxFull(kTypeName<R>, to_.name(), to_.mailbox()->depth());
@@ -220,6 +250,7 @@ class AskAwaiter : private AskSlot<typename R::Reply> {
   TimePoint deadline_;
   StopToken stop_;
   Admit admit_ = Admit::kClosed;
+  bool asks_itself_ = false;
   WaitTicket ticket_;
   Envelope* envelope_ = nullptr;  // while it waits in the wait queue on this loop
 };

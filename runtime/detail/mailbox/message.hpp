@@ -8,6 +8,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <type_traits>
@@ -45,7 +46,13 @@ struct MessageType {
   bool control;
 };
 template <class M>
-inline constexpr MessageType kMessageType{kTypeName<M>, ControlMessage<M>};
+[[gnu::visibility("default")]] inline constexpr MessageType kMessageType{kTypeName<M>,
+                                                                         ControlMessage<M>};
+/// A plug-in that hides its symbols has an object of its own for the same type, of the same name.
+/// (Two messages of one actor never have one name.)
+[[nodiscard]] inline bool is_same_type(const MessageType& one, const MessageType& other) noexcept {
+  return &one == &other || std::strcmp(one.name, other.name) == 0;
+}
 
 /// The place in the wait queue of an envelope that waits for a credit; lives in the awaiter of its
 /// sender.
@@ -67,13 +74,17 @@ struct Envelope : Op {
 
   const MessageType* type;
   ReturnUndelivered return_undelivered;  // ends and frees the envelope; an asker learns why
-  Mailbox* target = nullptr;             // on the way between threads
+  union {
+    Mailbox* target = nullptr;  // on the way between threads
+    Envelope* previous;         // in the wait queue
+  };
   WaitTicket* ticket = nullptr;  // while it waits in the wait queue, if its sender wants to know
   SenderShare* share = nullptr;  // that it holds a credit and a reference of
   std::int64_t sent_ns = 0;      // by the loop's clock; 0: not measured
   const char* sender = nullptr;  // noted where it is known for nothing, and for a tap
   std::uint64_t flow_id = 0;     // in the trace; 0: not traced
   bool control;                  // as its type says
+  bool waits_for_share = false;  // in the wait queue: for a credit of its share
   bool noted = false;            // share or sent_ns is set: one look says it when it is taken
 };
 
@@ -108,12 +119,20 @@ struct MessageEnvelope : Envelope {
   M message;
 };
 
+/// A handler that was given a ReplyTo, while it runs: if it drops the ReplyTo and then throws, the
+/// asker gets what it threw.
+struct DeferredCall {
+  bool dropped = false;
+  struct PendingReply* reply = nullptr;  // null: answered, or refused
+};
+
 /// An answer that a handler promised (a ReplyTo exists): the mailbox fails it when the actor ends
 /// first.
 struct PendingReply {
   using FailClosed = void (*)(PendingReply&, const char* actor) noexcept;
   explicit PendingReply(FailClosed function) noexcept : fail_closed(function) {}
   FailClosed fail_closed;
+  DeferredCall* call = nullptr;  // the handler runs that it was given to
   PendingReply* next_pending_reply = nullptr;
   PendingReply** link_to_this = nullptr;
   bool failed = false;
@@ -173,6 +192,17 @@ struct RequestEnvelope : Envelope, PendingReply {
     }
   }
 
+  /// The answer is there; send_outcome() is to follow. If making it throws, the asker gets that,
+  /// too.
+  template <class... Args>
+  void set_outcome(Args&&... value) {
+    try {
+      outcome.set_value(std::forward<Args>(value)...);
+    } catch (...) {
+      outcome.set_error(std::current_exception());
+      throw;
+    }
+  }
   /// Each of these ends and frees the envelope.
   template <class... Args>
   void answer(Args&&... value) {
@@ -182,6 +212,18 @@ struct RequestEnvelope : Envelope, PendingReply {
   void fail(std::exception_ptr error) noexcept {
     outcome.set_error(std::move(error));
     send_outcome();
+  }
+  void send_outcome() noexcept {
+    if (asker == nullptr) {
+      drop();
+    } else if (link == nullptr) {
+      answer_near();
+    } else {
+      this->run = &RequestEnvelope::deliver;
+      if (!link->post(*this)) {
+        drop();
+      }
+    }
   }
   void drop() noexcept { destroy_in_pool(*this); }
   void come_back(const char* actor, Undelivered why) noexcept {
@@ -204,18 +246,6 @@ struct RequestEnvelope : Envelope, PendingReply {
   };
 
  private:
-  void send_outcome() noexcept {
-    if (asker == nullptr) {
-      drop();
-    } else if (link == nullptr) {
-      answer_near();
-    } else {
-      this->run = &RequestEnvelope::deliver;
-      if (!link->post(*this)) {
-        drop();
-      }
-    }
-  }
   // The asker's loop is the actor's: it lives. This thread may not be running it (an actor that
   // ends between two runs).
   void answer_near() noexcept {
@@ -229,7 +259,12 @@ struct RequestEnvelope : Envelope, PendingReply {
   static void deliver(Op& op) noexcept {
     auto& self = static_cast<RequestEnvelope&>(op);
     if (AskSlotBase* slot = self.asker->asks().take(self.key)) {
-      static_cast<AskSlot<Reply>*>(slot)->outcome.assign(std::move(self.outcome));
+      auto& outcome = static_cast<AskSlot<Reply>*>(slot)->outcome;
+      try {
+        outcome.assign(std::move(self.outcome));
+      } catch (...) {  // a reply whose move throws
+        outcome.set_error(std::current_exception());
+      }
       slot->finish(AskSlotBase::End::kAnswered);
     }
     self.drop();

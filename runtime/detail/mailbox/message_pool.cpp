@@ -16,6 +16,8 @@ namespace {
 
 constexpr std::size_t kGranule = 64;
 constexpr std::size_t kClasses = 16;  // blocks up to 1 KiB are pooled
+// Blocks of a class that a pool keeps: what a burst needed beyond is given back.
+constexpr std::uint32_t kKeptPerClass = 8192;
 
 class ThreadPool;
 
@@ -36,21 +38,37 @@ class ThreadPool {
       // acquire: what the returning thread did with the block is done.
       if (list.returned.load(std::memory_order_relaxed) != nullptr) {
         list.local = list.returned.exchange(nullptr, std::memory_order_acquire);
+        list.kept = list.returned_count.exchange(0, std::memory_order_relaxed);
       }
       if (list.local == nullptr) {
         return nullptr;
       }
     }
+    list.kept -= list.kept > 0 ? 1 : 0;  // a count of returned blocks may miss some
     return std::exchange(list.local, list.local->next);
   }
 
   void put(Block& block, std::size_t size_class) noexcept {
-    block.next = lists_[size_class].local;
-    lists_[size_class].local = &block;
+    List& list = lists_[size_class];
+    if (list.kept >= kKeptPerClass) [[unlikely]] {
+      std::free(&block);
+      return;
+    }
+    ++list.kept;
+    block.next = list.local;
+    list.local = &block;
   }
 
   void put_from_other_thread(Block& block, std::size_t size_class) noexcept {
-    std::atomic<Block*>& head = lists_[size_class].returned;
+    List& list = lists_[size_class];
+    const std::uint32_t count = list.returned_count.load(std::memory_order_relaxed);
+    if (count >= kKeptPerClass) [[unlikely]] {
+      std::free(&block);
+      return;
+    }
+    list.returned_count.store(count + 1,
+                              std::memory_order_relaxed);  // about: a bound needs no more
+    std::atomic<Block*>& head = list.returned;
     Block* first = head.load(std::memory_order_relaxed);
     do {
       block.next = first;
@@ -61,7 +79,9 @@ class ThreadPool {
  private:
   struct alignas(64) List {
     std::atomic<Block*> returned{nullptr};
+    std::atomic<std::uint32_t> returned_count{0};
     alignas(64) Block* local = nullptr;
+    std::uint32_t kept = 0;  // in `local`
   };
   std::array<List, kClasses + 1> lists_;
 };

@@ -36,9 +36,9 @@ Admit OverflowPolicy::admit(const MessageType& type, void* message, SenderShare*
       if (!rules_.merge(type, nullptr, nullptr)) {
         break;
       }
-      if (const EventLoop* home = mailbox_.loop();
-          home == nullptr || home == EventLoop::current_or_null()) {
-        return merge_into_waiting(type, message) ? Admit::kMerged : Admit::kWait;
+      if (bool merged = false; mailbox_.call_if_near(
+              EventLoop::current_or_null(), [&] { merged = merge_into_waiting(type, message); })) {
+        return merged ? Admit::kMerged : Admit::kWait;
       }
       return over_the_bound();
   }
@@ -67,7 +67,8 @@ bool OverflowPolicy::place(Envelope& envelope) noexcept {
 bool OverflowPolicy::merge_into_waiting(const MessageType& type, void* message) noexcept {
   candidates_.clear();
   for (Op* op = queue_.first(); op != nullptr; op = op->next) {
-    if (static_cast<Envelope*>(op)->type == &type) {
+    if (static_cast<Envelope*>(op)->type == &type ||
+        is_same_type(*static_cast<Envelope*>(op)->type, type)) {
       candidates_.push_back(static_cast<Envelope*>(op));
     }
   }

@@ -13,28 +13,23 @@ void WaitQueue::return_unused(SenderShare& share) noexcept {
   if (share.waiting.load() == 0) {
     return;
   }
-  EventLoop* home = mailbox_.loop();
-  if (home == nullptr || home == EventLoop::current_or_null()) {
-    serve_shares();
-  } else if (!wakeup_posted_.exchange(true)) {
+  if (!mailbox_.call_if_near(EventLoop::current_or_null(), [this] { serve_shares(); }) &&
+      !wakeup_posted_.exchange(true)) {
     mailbox_.add_reference();
-    home->post_from_any_thread(wakeup_);
+    mailbox_.loop()->post_from_any_thread(wakeup_);
   }
 }
 
 void WaitQueue::deliver(Envelope& envelope) noexcept {
-  EventLoop* home = mailbox_.loop();
   envelope.target = &mailbox_;
   envelope.sender = Mailbox::sender_name();
   if (envelope.ticket != nullptr) {
     envelope.ticket->state = WaitTicket::State::kWaiting;
   }
-  if (home == EventLoop::current_or_null() || home == nullptr) {
-    join(envelope);
-  } else {
+  if (!mailbox_.call_if_near(EventLoop::current_or_null(), [&] { join(envelope); })) {
     mailbox_.add_reference();  // no credit keeps the mailbox alive meanwhile
     envelope.run = &WaitQueue::arrive;
-    home->post_from_any_thread(envelope);
+    mailbox_.loop()->post_from_any_thread(envelope);
   }
 }
 
@@ -180,6 +175,7 @@ void WaitQueue::join(Envelope& envelope) noexcept {
   if (SenderShare* share = envelope.share) {
     share->waiting.fetch_add(1);
     if (!share->try_take(share->limit())) {
+      envelope.waits_for_share = true;
       share_envelopes_.push(envelope);
       return;
     }
@@ -208,11 +204,10 @@ void WaitQueue::join_with_share(Envelope& envelope) noexcept {
 }
 
 void WaitQueue::serve_shares() noexcept {
-  while (Op* op = share_envelopes_.take_first([](Op& at) {
-    SenderShare& share = *static_cast<Envelope&>(at).share;
-    return share.try_take(share.limit());
-  })) {
-    Envelope& envelope = static_cast<Envelope&>(*op);
+  while (Envelope* next = share_envelopes_.take_first(
+             [](Envelope& at) { return at.share->try_take(at.share->limit()); })) {
+    Envelope& envelope = *next;
+    envelope.waits_for_share = false;
     envelope.share->waiting.fetch_sub(1);
     join_with_share(envelope);
   }
@@ -221,12 +216,15 @@ void WaitQueue::serve_shares() noexcept {
 
 void WaitQueue::withdraw(Envelope& envelope) noexcept {
   SenderShare* share = envelope.share;
-  if (!envelopes_.take_out(envelope)) {
-    TANDEM_CHECK(share_envelopes_.take_out(envelope), "an envelope is withdrawn while it waits");
+  if (envelope.waits_for_share) {
+    share_envelopes_.take_out(envelope);
     share->waiting.fetch_sub(1);
-  } else if (share != nullptr) {
-    share->add_reference();  // release_share() ends one, and the envelope's goes with it below
-    release_share(*share);
+  } else {
+    envelopes_.take_out(envelope);
+    if (share != nullptr) {
+      share->add_reference();  // release_share() ends one, and the envelope's goes with it below
+      release_share(*share);
+    }
   }
   envelope.ticket->state = WaitTicket::State::kWithdrawn;
   envelope.ticket = nullptr;
@@ -237,15 +235,15 @@ void WaitQueue::withdraw(Envelope& envelope) noexcept {
 }
 
 void WaitQueue::return_all() noexcept {
-  while (Op* op = envelopes_.pop()) {
-    Envelope& envelope = static_cast<Envelope&>(*op);
+  while (Envelope* next = envelopes_.pop()) {
+    Envelope& envelope = *next;
     if (envelope.share != nullptr) {
       envelope.share->give_back();
     }
     return_unaccepted(envelope, mailbox_.name());
   }
-  while (Op* op = share_envelopes_.pop()) {
-    Envelope& envelope = static_cast<Envelope&>(*op);
+  while (Envelope* next = share_envelopes_.pop()) {
+    Envelope& envelope = *next;
     envelope.share->waiting.fetch_sub(1);
     return_unaccepted(envelope, mailbox_.name());
   }
@@ -257,7 +255,7 @@ void WaitQueue::give_back(SenderShare* share) noexcept {
   if (envelopes_.empty() || credits_.out() > credits_.credits()) {
     credits_.give_back();
   } else {
-    Envelope& next = static_cast<Envelope&>(*envelopes_.pop());
+    Envelope& next = *envelopes_.pop();
     tell(next, WaitTicket::State::kAccepted);
     mailbox_.accept(next);
   }
@@ -270,14 +268,14 @@ void WaitQueue::give_back(SenderShare* share) noexcept {
 }
 
 void WaitQueue::release_share(SenderShare& share) noexcept {
-  Op* next = nullptr;
+  Envelope* next = nullptr;
   if (share.waiting.load() > 0 && share.used() <= share.limit()) {
-    next = share_envelopes_.take_first(
-        [&](Op& op) { return static_cast<Envelope&>(op).share == &share; });
+    next = share_envelopes_.take_first([&](Envelope& at) { return at.share == &share; });
   }
   if (next != nullptr) {
     share.waiting.fetch_sub(1);
-    join_with_share(static_cast<Envelope&>(*next));
+    next->waits_for_share = false;
+    join_with_share(*next);
   } else {
     share.give_back();
   }

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/detail/linked_queue.hpp"
 #include "runtime/detail/mailbox/message.hpp"
 #include "runtime/detail/mailbox/sender_share.hpp"
 #include "runtime/util/credit_counter.hpp"
@@ -69,11 +70,11 @@ class WaitQueue {
   void wake_threads() noexcept;
   void wake_sleepers() noexcept;
 
-  OpQueue<Op> envelopes_;  // that wait for a credit of the mailbox
-  OpQueue<Op> threads_;    // of ThreadWait that has arrived
+  LinkedQueue<Envelope> envelopes_;  // that wait for a credit of the mailbox
+  OpQueue<Op> threads_;              // of ThreadWait that has arrived
   Mailbox& mailbox_;
   CreditCounter& credits_;
-  OpQueue<Op> share_envelopes_;             // that wait for a credit of their share
+  LinkedQueue<Envelope> share_envelopes_;   // that wait for a credit of their share
   std::atomic<bool> wakeup_posted_{false};  // and not run yet
   Wakeup wakeup_{*this};
   // Every thread that sleeps for room, arrived or not: the end of the actor wakes them though its

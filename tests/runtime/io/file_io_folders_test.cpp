@@ -86,7 +86,7 @@ TEST_P(FileIoFolders, WhatIsMountedWithinATreeStays) {
 
 TEST_P(FileIoFolders, APipeInAFilesPlaceHangsNobody) {
   ASSERT_EQ(::mkfifo((folder + "/pipe").c_str(), 0600), 0);
-  for (const OpenMode mode : {OpenMode::kRead, OpenMode::kUpdate}) {
+  for (const OpenMode mode : {OpenMode::kReadFile, OpenMode::kUpdate}) {
     EXPECT_EQ(error_of([](FileIo* io, std::string path,
                           OpenMode how) -> Task<> { (void)co_await io->open(path, how); },
                        folder + "/pipe", mode)

@@ -1,0 +1,57 @@
+// runtime/ask_future.hpp — an ask by a thread that runs no loop: the answer comes in a std::future.
+//
+// A header of its own, because <future> is more than most files need.
+// Thread rule: any thread, while the actor's loop lives; the loop has to run for the answer to
+// come.
+// Cancel rule: with a limit it ends in time; an ask whose future has gone is answered all the same.
+//
+//   int sum = ask_future(meter.address(), Sum{}, 100ms).get();   // throws what the handler threw
+#pragma once
+
+#include <future>
+#include <utility>
+
+#include "runtime/address.hpp"
+
+namespace tandem {
+
+namespace detail {
+
+template <Request R>
+RootTask answer_future(Address<R> to, R request, Duration limit,
+                       std::promise<typename R::Reply> answer) {
+  try {
+    if constexpr (std::is_void_v<typename R::Reply>) {
+      co_await to.ask(std::move(request), limit);
+      answer.set_value();
+    } else {
+      answer.set_value(co_await to.ask(std::move(request), limit));
+    }
+  } catch (...) {
+    answer.set_exception(std::current_exception());
+  }
+}
+
+}  // namespace detail
+
+/// What the future throws: as co_await ask() does. An actor that was not started answers nothing:
+/// ActorClosed.
+template <Request R, class... Messages>
+  requires detail::OneOf<R, Messages...>
+[[nodiscard]] std::future<typename R::Reply> ask_future(const Address<Messages...>& to, R request,
+                                                        Duration limit = Duration::max()) {
+  std::promise<typename R::Reply> answer;
+  std::future<typename R::Reply> future = answer.get_future();
+  EventLoop* home = to.mailbox() != nullptr ? to.mailbox()->loop() : nullptr;
+  if (home == nullptr) {
+    answer.set_exception(std::make_exception_ptr(ActorClosed(to.name())));
+    return future;
+  }
+  const detail::RootTask task =
+      detail::answer_future<R>(Address<R>(to), std::move(request), limit, std::move(answer));
+  task.set_name("ask_future");
+  home->post_from_any_thread(task.start());
+  return future;
+}
+
+}  // namespace tandem

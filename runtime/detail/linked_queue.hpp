@@ -1,0 +1,68 @@
+// runtime/detail/linked_queue.hpp — first in, first out, and out of the middle in constant time.
+//
+// For nodes that wait and may be stopped, any number at a time. Intrusive: a node has `next`, as an
+// Op has, and `previous`.
+// Thread rule: of one thread. Internal.
+#pragma once
+
+namespace tandem {
+
+template <class Node>
+class LinkedQueue {
+ public:
+  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+
+  void push(Node& node) noexcept {
+    node.next = nullptr;
+    node.previous = last_;
+    if (last_ != nullptr) {
+      last_->next = &node;
+    } else {
+      first_ = &node;
+    }
+    last_ = &node;
+  }
+
+  /// The oldest, which is in no queue then; null when empty.
+  Node* pop() noexcept {
+    Node* node = first_;
+    if (node != nullptr) {
+      take_out(*node);
+    }
+    return node;
+  }
+
+  /// `node` is in this queue.
+  void take_out(Node& node) noexcept {
+    Node* const next = static_cast<Node*>(node.next);
+    if (node.previous != nullptr) {
+      node.previous->next = next;
+    } else {
+      first_ = next;
+    }
+    if (next != nullptr) {
+      next->previous = node.previous;
+    } else {
+      last_ = node.previous;
+    }
+    node.previous = nullptr;
+  }
+
+  /// Takes out the oldest that `wanted` says true to; null if it never does.
+  template <class Predicate>
+  Node* take_first(Predicate wanted) noexcept {
+    for (Node* node = first_; node != nullptr; node = static_cast<Node*>(node->next)) {
+      if (wanted(*node)) {
+        take_out(*node);
+        return node;
+      }
+    }
+    return nullptr;
+  }
+
+ private:
+  Node* first_ = nullptr;
+  Node* last_ = nullptr;
+};
+
+}  // namespace tandem

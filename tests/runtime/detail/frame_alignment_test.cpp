@@ -1,0 +1,79 @@
+// Variables of a coroutine lie where their alignment asks, whatever it is.
+#include <cstdint>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "runtime/channel.hpp"
+#include "runtime/cpu_pool.hpp"
+#include "runtime/generator.hpp"
+#include "runtime/scope.hpp"
+#include "runtime/sleep.hpp"
+
+namespace tandem {
+namespace {
+
+template <std::size_t kBytes>
+struct alignas(kBytes) Wide {
+  char bytes[kBytes];
+};
+
+template <class T>
+[[gnu::noinline]] bool misplaced(const T& object) {
+  const volatile auto address = reinterpret_cast<std::uintptr_t>(&object);
+  return address % alignof(T) != 0;
+}
+
+template <std::size_t kBytes>
+Task<int> local(Wide<kBytes> parameter) {
+  Wide<kBytes> variable{};
+  int bad = misplaced(variable) + misplaced(parameter);
+  co_await yield();
+  bad += misplaced(variable) + misplaced(parameter);
+  co_return bad;
+}
+
+template <std::size_t kBytes>
+Generator<int> generated() {
+  Wide<kBytes> variable{};
+  co_yield misplaced(variable);
+}
+
+template <std::size_t kBytes>
+Task<int> everywhere(CpuPool* pool) {
+  int bad = 0;
+  for (int i = 0; i < 20; ++i) {
+    // Frames of other sizes before it, so that chance does not align each.
+    co_await local<16>({});
+    bad += co_await local<kBytes>({});
+    auto numbers = generated<kBytes>();
+    bad += *co_await numbers.next();
+    Channel<Wide<kBytes>> channel(1);
+    (void)co_await channel.send({});
+    const std::optional<Wide<kBytes>> got = co_await channel.receive();
+    bad += misplaced(*got);
+    const Wide<kBytes> captured{};
+    bad += co_await pool->run([captured] { return misplaced(captured) ? 1 : 0; });
+  }
+  co_return bad;
+}
+
+TEST(FrameAlignment, VariablesOfACoroutineLieWhereTheyAsk) {
+  EventLoop loop;
+  CpuPool pool(loop, {.threads = 1});
+  EXPECT_EQ(loop.run(&everywhere<32>, &pool), 0);
+  EXPECT_EQ(loop.run(&everywhere<64>, &pool), 0);
+  EXPECT_EQ(loop.run(&everywhere<128>, &pool), 0);
+  EXPECT_EQ(loop.run(&everywhere<4096>, &pool), 0);
+}
+
+TEST(FrameAlignment, EveryBlockHasTheWidestAlignmentOfSimd) {
+  for (std::size_t bytes = 1; bytes < 10'000; bytes += 333) {
+    void* block = FrameRecycler::allocate(bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % FrameRecycler::kAlignment, 0U) << bytes;
+    FrameRecycler::deallocate(block, bytes);
+  }
+}
+
+}  // namespace
+}  // namespace tandem

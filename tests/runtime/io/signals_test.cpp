@@ -1,0 +1,120 @@
+// What the runtime leaves of a process's signals and descriptors: handlers as they were, nothing
+// for a program that is executed, and a broken pipe as an error.
+#include "runtime/io/signals.hpp"
+
+#include <csignal>
+#include <string>
+
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/write.hpp>
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "runtime/cpu_pool.hpp"
+#include "runtime/io/event_fd.hpp"
+#include "runtime/io/file_io.hpp"
+#include "runtime/sleep.hpp"
+
+namespace tandem {
+namespace {
+
+using namespace std::chrono_literals;
+
+volatile std::sig_atomic_t handled = 0;
+void handle_signal(int) { handled = handled + 1; }
+
+TEST(SignalsLeft, AHandlerIsPutBackWhenTheLastSetHasGone) {
+  std::signal(SIGUSR1, &handle_signal);
+  handled = 0;
+  EventLoop loop;
+  {
+    Signals one(loop, {SIGUSR1, SIGUSR1});
+    {
+      Signals other(loop, {SIGUSR1});
+      ::raise(SIGUSR1);
+      loop.run([](Signals* s) -> Task<> { (void)co_await s->wait(); }, &other);
+    }
+    ::raise(SIGUSR1);
+    loop.run([](Signals* s) -> Task<> { (void)co_await s->wait(); }, &one);
+    EXPECT_EQ(handled, 0);
+  }
+  ::raise(SIGUSR1);
+  EXPECT_EQ(handled, 1);
+  std::signal(SIGUSR1, SIG_DFL);
+}
+
+TEST(SignalsLeft, AnIgnoredSignalIsIgnoredAgain) {
+  std::signal(SIGUSR2, SIG_IGN);
+  EventLoop loop;
+  {
+    Signals signals(loop, {SIGUSR2});
+  }
+  ::raise(SIGUSR2);
+  std::signal(SIGUSR2, SIG_DFL);
+}
+
+TEST(SignalsLeft, AHandlerThatTheProgramSetMeanwhileStays) {
+  EventLoop loop;
+  handled = 0;
+  {
+    Signals signals(loop, {SIGUSR1});
+    std::signal(SIGUSR1, &handle_signal);
+  }
+  ::raise(SIGUSR1);
+  EXPECT_EQ(handled, 1);
+  std::signal(SIGUSR1, SIG_DFL);
+}
+
+// Of this process, that an executed program would get; without the first three.
+int inherited_descriptors() {
+  int count = 0;
+  for (int descriptor = 3; descriptor < 1024; ++descriptor) {
+    const int flags = ::fcntl(descriptor, F_GETFD);
+    count += flags >= 0 && (flags & FD_CLOEXEC) == 0 ? 1 : 0;
+  }
+  return count;
+}
+
+TEST(SignalsLeft, NoDescriptorIsLeftToAnExecutedProgram) {
+  const int before = inherited_descriptors();
+  EventLoop loop;
+  FileIo io(loop);
+  FileIo threads(loop, {.backend = FileIo::Backend::kThreads});
+  CpuPool pool(loop, {.threads = 1});
+  Signals signals(loop, {SIGUSR1});
+  EventFd bell(loop);
+  loop.run(
+      [](FileIo* files, FileIo* others, CpuPool* workers) -> Task<> {
+        const IoFile one = co_await files->open("/proc/self/exe", OpenMode::kRead);
+        const IoFile other = co_await others->open("/proc/self/exe", OpenMode::kRead);
+        co_await workers->run([] {});
+        co_await sleep_for(2ms);
+        EXPECT_TRUE(one.is_open() && other.is_open());
+      },
+      &io, &threads, &pool);
+  EXPECT_EQ(inherited_descriptors(), before);
+}
+
+TEST(SignalsLeft, ABrokenPipeIsAnError) {
+  EventLoop loop;
+  EXPECT_THROW(loop.run([]() -> Task<> {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    ::close(ends[0]);
+    asio::posix::stream_descriptor out(EventLoop::current().reactor(), ends[1]);
+    (void)co_await asio::async_write(out, asio::buffer("x", 1), use_task);
+  }),
+               asio::system_error);
+}
+
+TEST(ZeroOfAnything, IsAnErrorThatCanBeCaught) {
+  EventLoop loop;
+  EXPECT_THROW(CpuPool(loop, {.threads = 0}), Error);
+  EXPECT_THROW(FileIo(loop, {.backend = FileIo::Backend::kThreads, .threads = 0}), Error);
+  EXPECT_THROW(FileIo(loop, {.backend = FileIo::Backend::kUring, .ring_entries = 0}), Error);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,168 @@
+// Runs that end at once, and a loop inside a foreign one: timers, sockets and files go on all the
+// same; and durations without end.
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include <asio/local/connect_pair.hpp>
+#include <asio/local/stream_protocol.hpp>
+#include <asio/write.hpp>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "runtime/actor.hpp"
+#include "runtime/first_of.hpp"
+#include "runtime/io/asio_await.hpp"
+#include "runtime/io/file_io.hpp"
+#include "runtime/scope.hpp"
+#include "runtime/sleep.hpp"
+#include "runtime/with_deadline.hpp"
+
+namespace tandem {
+namespace {
+
+using namespace std::chrono_literals;
+using Socket = asio::local::stream_protocol::socket;
+
+struct Progress {
+  bool timer = false;
+  bool socket = false;
+  bool file = false;
+  [[nodiscard]] bool all() const { return timer && socket && file; }
+};
+
+Task<> waits_for_time(Progress* progress) {
+  co_await sleep_for(2ms);
+  progress->timer = true;
+}
+Task<> waits_for_socket(Progress* progress) {
+  Socket a(EventLoop::current().reactor());
+  Socket b(EventLoop::current().reactor());
+  asio::local::connect_pair(a, b);
+  char byte = 'x';
+  const auto later = [](Socket* to) -> Task<> {
+    co_await sleep_for(1ms);
+    (void)co_await asio::async_write(*to, asio::buffer("y", 1), use_task);
+  };
+  co_await with_scope(
+      [](Scope& scope, Socket* to, Socket* from, char* into, auto write) -> Task<> {
+        scope.spawn("write", write, to);
+        (void)co_await from->async_read_some(asio::buffer(into, 1), use_task);
+      },
+      &a, &b, &byte, later);
+  progress->socket = byte == 'y';
+}
+Task<> waits_for_file(FileIo* io, Progress* progress) {
+  for (int i = 0; i < 5; ++i) {
+    const IoFile file = co_await io->open("/proc/self/exe", OpenMode::kRead);
+    std::byte some[4096];
+    (void)co_await io->read(file, 0, some);
+  }
+  progress->file = true;
+}
+
+class ShortRuns : public testing::TestWithParam<FileIo::Backend> {
+ protected:
+  ShortRuns() {
+    scope.spawn("timer", &waits_for_time, &progress);
+    scope.spawn("socket", &waits_for_socket, &progress);
+    scope.spawn("file", &waits_for_file, &io, &progress);
+  }
+  template <class Step>
+  void repeat(Step step) {
+    for (int i = 0; i < 20'000 && !progress.all(); ++i) {
+      step();
+      std::this_thread::sleep_for(100us);
+    }
+    EXPECT_TRUE(progress.timer);
+    EXPECT_TRUE(progress.socket);
+    EXPECT_TRUE(progress.file);
+    loop.run(&Scope::join, &scope);
+  }
+  EventLoop loop;
+  FileIo io{loop, {.backend = GetParam()}};
+  Scope scope{loop, "work"};
+  Progress progress;
+};
+
+TEST_P(ShortRuns, ARunThatEndsAtOnceLooksAround) {
+  repeat([this] { loop.run([]() -> Task<> { co_return; }); });
+}
+
+TEST_P(ShortRuns, RunReadyDoesEverythingThatIsReady) {
+  repeat([this] { (void)loop.run_ready(10); });
+}
+
+INSTANTIATE_TEST_SUITE_P(BackEnds, ShortRuns,
+                         testing::Values(FileIo::Backend::kAuto, FileIo::Backend::kThreads));
+
+TEST(LongestTimes, NeverEnd) {
+  EventLoop loop;
+  const auto ends = [](auto duration) -> Task<bool> {
+    const auto long_one = [](decltype(duration) time) -> Task<int> {
+      co_await sleep_for(time, co_await current_stop_token());
+      co_return 1;
+    };
+    const auto short_one = []() -> Task<int> {
+      co_await sleep_for(2ms, co_await current_stop_token());
+      co_return 2;
+    };
+    co_return (co_await first_of(long_one(duration), short_one())).value == 1;
+  };
+  EXPECT_FALSE(loop.run(ends, Duration::max()));
+  EXPECT_FALSE(loop.run(ends, Duration::max() - 1ns));
+  EXPECT_FALSE(loop.run(ends, std::chrono::hours::max()));
+  EXPECT_FALSE(loop.run(ends, std::chrono::duration<double>(1e300)));
+  EXPECT_TRUE(loop.run(ends, Duration::min()));
+  EXPECT_TRUE(loop.run(ends, std::chrono::hours::min()));
+  EXPECT_EQ(loop.run([]() -> Task<int> {
+    const auto now = []() -> Task<int> {
+      co_await sleep_for(1ms);
+      co_return 3;
+    };
+    const int first = co_await with_deadline(Duration::max(), now);
+    co_return first + co_await with_deadline(std::chrono::hours::max(), now);
+  }),
+            6);
+}
+
+struct Get {
+  using Reply = int;
+};
+struct Slow : Actor<Slow, Get> {
+  Task<int> handle(Get) {
+    co_await sleep_for(2ms);
+    co_return 1;
+  }
+};
+
+TEST(LongestTimes, AnAskMayWaitForEver) {
+  EventLoop loop;
+  Scope scope(loop);
+  Slow& slow = scope.start<Slow>();
+  EXPECT_EQ(loop.run(
+                [](Slow::AddressType to) -> Task<int> {
+                  co_return co_await to.ask(Get{}, Duration::max()) +
+                      co_await to.ask(Get{}, std::chrono::hours::max());
+                },
+                slow.address()),
+            2);
+  loop.run(&Scope::join, &scope);
+}
+
+TEST(LongestTimes, AManualClockDoesNotJumpToNever) {
+  ManualClock clock;
+  EventLoop loop({.name = "test", .clock = &clock});
+  Scope scope(loop);
+  scope.spawn("for ever", []() -> Task<> {
+    co_await sleep_for(Duration::max(), co_await current_stop_token());
+  });
+  loop.run([]() -> Task<> { co_await sleep_for(1h); });
+  EXPECT_EQ(scope.running(), 1U);
+  EXPECT_EQ(clock.now(), TimePoint(1h));
+  scope.request_stop();
+  loop.run(&Scope::join, &scope);
+}
+
+}  // namespace
+}  // namespace tandem
