@@ -114,8 +114,7 @@ class FileIo {
   FileIo(const FileIo&) = delete;
   FileIo& operator=(const FileIo&) = delete;
 
-  /// A pipe in the file's place, or where a file must exist also a device or a folder, is an error
-  /// at once.
+  /// Where a file must exist, a pipe, a device or a folder in its place is an error at once.
   [[nodiscard]] Awaiter<IoFile> open(std::string path, OpenMode mode, StopToken stop = {});
   /// Past the page cache (O_DIRECT), where the file system can: reads and writes are checked for
   /// their alignment.
