@@ -5,7 +5,7 @@ import json
 import sys
 import unittest
 
-from support import SHARED, SKIPPED, PrepareTest
+from support import SHARED, SKIPPED, PrepareTest, Prepared
 
 CHAT = SHARED / "oracles" / "chat"
 GENERATION = ("{%- generation %}", "{%- endgeneration %}")
@@ -54,7 +54,13 @@ class Oracles(PrepareTest):
                 if "error" in case:
                     continue
                 data = self.write("one.jsonl", [{"messages": conversations[case["name"]]}])
-                if case["prefix_mask"] is None:
+                speaks_first = conversations[case["name"]][0]["role"] == "assistant"
+                if speaks_first and self.run_command(data, "--chat_template", stripped, model=model)[0] == 0:
+                    # The reference has no prefix of no message; the template renders one, and Transformers' blocks are the judge.
+                    found = Prepared(self.folder / "x.tokens")
+                    self.assertEqual((found.ids, found.masks), ([case["ids"]], [case["mask"]]), f"{template.stem}: {case['name']}")
+                    (self.folder / "x.tokens").unlink()
+                elif case["prefix_mask"] is None:
                     self.refused(data, "--chat_template", stripped, model=model)
                 else:
                     found = self.prepare(data, "--chat_template", stripped, model=model)
