@@ -24,7 +24,6 @@
 #include "engine/metrics/monitors.hpp"
 #include "models/foreign/foreign_state.hpp"
 #include "models/foreign/imported_checkpoint.hpp"
-#include "runtime/system/report_lost.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -427,7 +426,7 @@ int RunCheckpoints::exit_code() const {
   if (g_end_signal != 0) {
     return 128 + g_end_signal;
   }
-  return static_cast<int>(metrics_.lost() ? kReportLost : ExitCode::kDone);
+  return static_cast<int>(metrics_.lost() ? ExitCode::kReportLost : ExitCode::kDone);
 }
 
 }  // namespace tandem
