@@ -13,7 +13,6 @@
 #include "examples/support/folder/output_folder.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/report/run_report.hpp"
-#include "runtime/system/report_lost.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/one_line.hpp"
 
@@ -158,7 +157,7 @@ void MetricsWriter::report(const std::string& what, const std::function<void()>&
     if (lost_.insert(what).second && lost_.size() == 1) {
       console_.finish();
       print_warning(fmt::format("{} (the run goes on, and its exit code will be {})", error.what(),
-                                static_cast<int>(kReportLost)));
+                                static_cast<int>(ExitCode::kReportLost)));
     }
   }
 }

@@ -25,7 +25,6 @@
 #include "examples/support/folder/output_folder.hpp"
 #include "models/foreign/foreign_state.hpp"
 #include "models/foreign/imported_checkpoint.hpp"
-#include "runtime/system/report_lost.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -428,13 +427,13 @@ int RunCheckpoints::exit_code() const {
   if (not_saved_) {
     std::rethrow_exception(not_saved_);
   }
-  if (any_failed_) {
+  if (last_failed_) {
     return static_cast<int>(ExitCode::kFailure);
   }
   if (g_end_signal != 0) {
     return 128 + g_end_signal;
   }
-  return static_cast<int>(metrics_.lost() ? kReportLost : ExitCode::kDone);
+  return static_cast<int>(any_failed_ || metrics_.lost() ? ExitCode::kReportLost : ExitCode::kDone);
 }
 
 }  // namespace tandem

@@ -4,10 +4,12 @@
 //   --save_every N    a checkpoint every N steps and at the end, --keep K of them
 //   --resume DIR|auto a checkpoint, or the newest whole one of a run
 //   --stop_after T    saves and ends
-//   SIGINT, SIGTERM, SIGHUP
-//                     the step is finished, then saved where checkpoints are asked for; the second
-//                     one ends the process at once. Before the first step there is nothing to
-//                     save: a line, and the process ends. A SIGHUP that nohup ignores stays ignored
+//   SIGINT, SIGTERM, SIGHUP, SIGXCPU
+//                     answered at once by a line of rank 0; the step is finished, then saved where
+//                     checkpoints are asked for; one that comes a second later or more ends the
+//                     process at once. Before the first step there is nothing to save: a line, and
+//                     the process ends. A SIGHUP that nohup ignores stays ignored; SIGXCPU, a
+//                     batch system's warning, is a SIGTERM that is sent once
 //   SIGUSR1           saves and goes on
 //
 // All ranks decide the same: what a signal or the time asks of one of them reaches all with the
@@ -83,8 +85,8 @@ class RunCheckpoints {
   /// ranks.
   void save_model(const std::string& folder, const std::function<void()>& save);
   /// How the run ended. Throws the error of a bad state (5: all steps skipped, too), else of
-  /// save_model(); 1 where a checkpoint or a report was lost; 128 + the signal that ended
-  /// the run; 0.
+  /// save_model(); 1 where the last checkpoint was lost; 128 + the signal that ended the run; 6
+  /// where an earlier checkpoint or a report was lost; 0.
   [[nodiscard]] int exit_code() const;
   /// "done", "interrupted at 65 of 900" by a signal or --stop_after, or "failed at 65 of 900".
   [[nodiscard]] std::string ended(std::int64_t of_steps) const;

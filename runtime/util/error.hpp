@@ -16,11 +16,12 @@ namespace tandem {
 /// Exit codes of every program (docs/design.md, "Errors").
 enum class ExitCode : int {
   kDone = 0,
-  kFailure = 1,    // anything that has no code of its own
-  kUserInput = 2,  // flag, config, file, dataset or checkpoint is wrong
-  kRefused = 3,    // does not fit; refused before anything was allocated
-  kPeer = 4,       // a peer rank or a collective failed
-  kBadState = 5,   // the run's state is bad (loss not finite for too long)
+  kFailure = 1,     // anything that has no code of its own
+  kUserInput = 2,   // flag, config, file, dataset or checkpoint is wrong
+  kRefused = 3,     // does not fit; refused before anything was allocated
+  kPeer = 4,        // a peer rank or a collective failed
+  kBadState = 5,    // the run's state is bad (loss not finite for too long)
+  kReportLost = 6,  // trained and saved; a report is lost: no reason to start over
 };
 
 /// What an error is about, where that decides whether a supervisor may start over.

@@ -15,7 +15,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/system/report_lost.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/one_line.hpp"
@@ -279,7 +278,7 @@ void HostsLauncher::take_news(std::size_t number, std::string_view line) {
     case News::What::kEnded:
       host.state = Host::State::kHasEnded;
       host.failure = news->text;
-      host.lost_report = news->code == static_cast<int>(kReportLost);
+      host.lost_report = news->code == static_cast<int>(ExitCode::kReportLost);
       return;
     case News::What::kRefused:
       host.state = Host::State::kHasEnded;
@@ -452,7 +451,7 @@ LaunchEnd HostsLauncher::report() const {
   }
   for (const Host& host : hosts_) {
     if (host.lost_report && end.code == 0) {
-      end.code = static_cast<int>(kReportLost);
+      end.code = static_cast<int>(ExitCode::kReportLost);
       end.failure = fmt::format("host {}: {}", host.name, host.failure);
     }
     if (host.is_lost) {

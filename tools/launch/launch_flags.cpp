@@ -10,7 +10,6 @@
 #include <fmt/ranges.h>
 #include <sys/resource.h>
 
-#include "runtime/system/report_lost.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/seconds_setting.hpp"
 #include "tools/launch/child_signals.hpp"
@@ -44,7 +43,7 @@ RankSettings settings_of(const LaunchFlags& flags, std::vector<std::string> comm
 // a run that is trained and saved, and lost a report, is done.
 bool may_help(int code) {
   constexpr ExitCode kFinal[] = {ExitCode::kUserInput, ExitCode::kRefused, ExitCode::kBadState,
-                                 kReportLost};
+                                 ExitCode::kReportLost};
   return std::ranges::none_of(kFinal,
                               [code](ExitCode one) { return code == static_cast<int>(one); });
 }

@@ -20,7 +20,6 @@
 #include "runtime/flight.hpp"
 #include "runtime/system/limits.hpp"
 #include "runtime/system/process_state.hpp"
-#include "runtime/system/report_lost.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/launch/child_signals.hpp"
 #include "tools/launch/launch_words.hpp"
@@ -312,7 +311,8 @@ void Launcher::note_end(std::size_t rank, int status, const rusage& used) {
       kill_at_) {  // after that they end because they were asked to
     return;
   }
-  if (code == static_cast<int>(kReportLost)) {  // it is done, and the others end by themselves
+  if (code ==
+      static_cast<int>(ExitCode::kReportLost)) {  // it is done, and the others end by themselves
     report_lost_ = report_lost_.value_or(number_of(rank));
     return;
   }
@@ -445,7 +445,7 @@ std::optional<int> Launcher::blamed_by(std::size_t rank) const {
 
 LaunchEnd Launcher::report() {
   if (!failure_ && interrupted_ == 0 && report_lost_) {
-    return {.code = static_cast<int>(kReportLost),
+    return {.code = static_cast<int>(ExitCode::kReportLost),
             .failure = fmt::format("rank {} of {} trained and saved, and lost a report: see its "
                                    "output",
                                    *report_lost_, options_.places.world)};
