@@ -22,7 +22,7 @@
 #include "examples/support/cifar/aten_net.hpp"
 #include "examples/support/cifar/report.hpp"
 #include "examples/support/program.hpp"
-#include "examples/support/reexec.hpp"
+#include "examples/support/process/reexec.hpp"
 #include "examples/support/run_flags.hpp"
 #include "examples/support/seed_flag.hpp"
 #include "models/cifar/net.hpp"

@@ -29,7 +29,7 @@
 #include "examples/support/folder/run_room.hpp"
 #include "examples/support/metrics_writer.hpp"
 #include "examples/support/program.hpp"
-#include "examples/support/reexec.hpp"
+#include "examples/support/process/reexec.hpp"
 #include "examples/support/run_checkpoints.hpp"
 #include "examples/support/run_status.hpp"
 #include "examples/support/run_trace.hpp"

@@ -17,7 +17,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "runtime/io/remove_tree.hpp"
+#include "runtime/system/remove_tree.hpp"
 #include "runtime/system/nonce.hpp"
 #include "runtime/util/error.hpp"
 

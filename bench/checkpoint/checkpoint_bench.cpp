@@ -34,7 +34,7 @@
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/reexec.hpp"
+#include "examples/support/process/reexec.hpp"
 
 namespace tandem::bench {
 namespace {

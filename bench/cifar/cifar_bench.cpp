@@ -24,7 +24,7 @@
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/reexec.hpp"
+#include "examples/support/process/reexec.hpp"
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/moe_net.hpp"
 #include "models/cifar/net.hpp"

@@ -12,7 +12,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "bench/program.hpp"
-#include "examples/support/reexec.hpp"
+#include "examples/support/process/reexec.hpp"
 #include "models/causal_lm.hpp"
 #include "models/kernels/attention/attention.hpp"
 #include "models/kernels/experts.hpp"

@@ -40,7 +40,7 @@
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "examples/support/program.hpp"
-#include "examples/support/reexec.hpp"
+#include "examples/support/process/reexec.hpp"
 #include "runtime/system/machine.hpp"
 
 namespace tandem::bench {

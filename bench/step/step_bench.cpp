@@ -26,7 +26,7 @@
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "examples/support/program.hpp"
-#include "examples/support/reexec.hpp"
+#include "examples/support/process/reexec.hpp"
 #include "models/causal_lm.hpp"
 #include "runtime/system/machine.hpp"
 #include "tests/support/thread_ranks.hpp"

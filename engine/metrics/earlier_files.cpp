@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 #include "actors/storage/folder.hpp"
-#include "runtime/io/remove_tree.hpp"
+#include "runtime/system/remove_tree.hpp"
 
 namespace tandem {
 

@@ -15,7 +15,7 @@
 #include "engine/plan/run_plan.hpp"
 #include "engine/types/step_result.hpp"
 #include "examples/support/metrics_writer.hpp"
-#include "examples/support/resident_set.hpp"
+#include "examples/support/process/resident_set.hpp"
 #include "examples/support/run_flags.hpp"
 
 namespace tandem {

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "runtime/event_loop.hpp"
-#include "runtime/io/remove_tree.hpp"
+#include "runtime/system/remove_tree.hpp"
 #include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
 

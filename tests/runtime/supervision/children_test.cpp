@@ -376,26 +376,6 @@ TEST_F(ChildrenTest, WithoutAParentActorFailuresRestartAndEscalateToTheScope) {
 }
 
 // ---- monitors
-struct Brief : Actor<Brief, Finish> {
-  explicit Brief(std::shared_ptr<int> given) : held(std::move(given)) {}
-  void handle(Finish) { close(); }
-  std::shared_ptr<int> held;
-};
-
-TEST(ChildrenMemory, NothingIsKeptOfAChildThatHasEnded) {
-  EventLoop loop;
-  Scope scope(loop, "parent");
-  Children children(scope);
-  const auto given = std::make_shared<int>(1);
-  for (int i = 0; i < 100; ++i) {
-    EXPECT_EQ(children.start<Brief>(given).try_send(Finish{}), SendResult::kSent);
-  }
-  EXPECT_EQ(given.use_count(), 201);  // each child and its arguments
-  loop.run(&Scope::join, &scope);
-  EXPECT_EQ(children.running(), 0U);
-  EXPECT_EQ(given.use_count(), 1);
-}
-
 struct Guard : Actor<Guard, Down> {
   Guard() : Actor("guard", 1) {}
   void handle(Down down) { seen.push_back(std::string(down.name) + ": " + down.reason.text()); }

@@ -1,5 +1,5 @@
-// examples/support/resident_set.hpp — what this process really holds, split the way the memory plan
-// predicts it. Any thread.
+// examples/support/process/resident_set.hpp — what this process really holds, split the way the
+// memory plan predicts it. Any thread.
 #pragma once
 
 #include <cstdint>

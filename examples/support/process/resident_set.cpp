@@ -1,4 +1,4 @@
-#include "examples/support/resident_set.hpp"
+#include "examples/support/process/resident_set.hpp"
 
 #include <algorithm>
 #include <fstream>

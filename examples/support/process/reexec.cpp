@@ -1,4 +1,4 @@
-#include "examples/support/reexec.hpp"
+#include "examples/support/process/reexec.hpp"
 
 #include <array>
 #include <cstddef>

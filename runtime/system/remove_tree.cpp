@@ -1,4 +1,4 @@
-#include "runtime/io/remove_tree.hpp"
+#include "runtime/system/remove_tree.hpp"
 
 #include <cerrno>
 #include <new>

@@ -1,5 +1,5 @@
-// examples/support/reexec.hpp — settings of the whole process that a training program wants. First
-// thing in main().
+// examples/support/process/reexec.hpp — settings of the whole process that a training program
+// wants. First thing in main().
 #pragma once
 
 namespace tandem {

@@ -1,4 +1,4 @@
-// runtime/io/remove_tree.hpp — removes a file or a folder with all that lies in it, and nothing
+// runtime/system/remove_tree.hpp — removes a file or a folder with all that lies in it, and nothing
 // else.
 //
 // Everything is reached by the descriptor of the folder that it lies in. A link is removed itself
