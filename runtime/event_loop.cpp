@@ -11,11 +11,11 @@
 #include "runtime/detail/mailbox/ask_table.hpp"
 #include "runtime/detail/mailbox/mailbox.hpp"
 #include "runtime/detail/wake_tap.hpp"
+#include "runtime/system/thread_id.hpp"
 #include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/cpu_relax.hpp"
 #include "runtime/util/planted.hpp"
-#include "runtime/system/thread_id.hpp"
 
 namespace tandem {
 namespace {

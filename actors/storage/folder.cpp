@@ -17,8 +17,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "runtime/system/remove_tree.hpp"
 #include "runtime/system/nonce.hpp"
+#include "runtime/system/remove_tree.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {

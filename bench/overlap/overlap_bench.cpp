@@ -39,8 +39,8 @@
 #include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/program.hpp"
 #include "examples/support/process/reexec.hpp"
+#include "examples/support/program.hpp"
 #include "runtime/system/machine.hpp"
 
 namespace tandem::bench {

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/support/throws_error.hpp"
 #include "tests/support/process/variable.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {

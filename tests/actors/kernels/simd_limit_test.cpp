@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 
 #include "actors/kernels/simd_target.hpp"
-#include "tests/support/throws_error.hpp"
 #include "tests/support/process/variable.hpp"
+#include "tests/support/throws_error.hpp"
 
 namespace tandem {
 namespace {

@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "tests/support/process/variable.hpp"
 #include "tests/support/strangers/other_user.hpp"
 #include "tests/support/strangers/rendezvous_job.hpp"
-#include "tests/support/process/variable.hpp"
 
 namespace tandem {
 namespace {

@@ -1,5 +1,5 @@
-// tests/support/process/in_own_folder.cpp — `in_own_folder PROGRAM ARGUMENTS...` runs a test that is no
-// GoogleTest binary with the folders of support/process/own_folder.hpp, and ends as it ends.
+// tests/support/process/in_own_folder.cpp — `in_own_folder PROGRAM ARGUMENTS...` runs a test that
+// is no GoogleTest binary with the folders of support/process/own_folder.hpp, and ends as it ends.
 #include <cerrno>
 #include <csignal>
 #include <cstdio>

@@ -1,4 +1,5 @@
-// tests/support/process/main.cpp — main() of the GoogleTest binaries: folders of their own, then the tests.
+// tests/support/process/main.cpp — main() of the GoogleTest binaries: folders of their own, then
+// the tests.
 #include <optional>
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// tests/support/process/own_folder.hpp — the folders and settings that a test process is given, so that it
-// finds none of the user's.
+// tests/support/process/own_folder.hpp — the folders and settings that a test process is given, so
+// that it finds none of the user's.
 //
 // Home, cache, run-time and temporary folders lie in one new folder, which goes with the object.
 // Rates that a plan would measure on this machine stand in the cache as one given rate. Variables

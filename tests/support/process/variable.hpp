@@ -1,5 +1,5 @@
-// tests/support/process/variable.hpp — a variable of the environment that has its former value again at
-// the end of a test.
+// tests/support/process/variable.hpp — a variable of the environment that has its former value
+// again at the end of a test.
 #pragma once
 
 #include <cstdlib>
