@@ -61,7 +61,6 @@ struct Case {
   UpdateConfig config;
 };
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
-std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 
 const Case kCases[] = {
     {"adamw", {.kind = OptimizerKind::kAdam, .lr = 1e-2, .weight_decay = 0.1}},
