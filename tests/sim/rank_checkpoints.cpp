@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/checkpoint/checkpoint_folder.hpp"
+#include "runtime/system/nonce.hpp"
 #include "tests/sim/training_rank.hpp"
 
 namespace tandem::sim_test {
