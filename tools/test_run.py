@@ -142,7 +142,7 @@ def run(arguments):
     before = outside.listing(TREE, [build, folder])
     began = time.monotonic()
     try:
-        with open(log_path, "w") as log:
+        with open(log_path, "w", buffering=1) as log:
             code, closing = ctest(arguments.flags, build, folder, log, arguments.preset, report)
             if not report.exists():  # no test matched, or a wrong flag
                 print("\n".join(closing) or log_path.read_text().strip(), file=sys.stderr)

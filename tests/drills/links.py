@@ -5,7 +5,7 @@ At each path below the output folder that a run makes, replaces or removes, some
 folder or to nothing, a file with a second name, a pipe, a folder, a file. Then the demo trains, goes on or begins again there.
 Beside the output folder lies a tree of others, which the links lead to: afterwards every name and byte of it must be as it was,
 and so must be what has a name inside of the output folder that is not the run's. Each case has to end in time, with the exit
-code that belongs to it, and where that is 1 or 2 with one line that says why.
+code that belongs to it, and where that is 6 or 2 with one line that says why.
 
     tests/drills/links.py [--quick] [--bin BIN]
 
@@ -84,8 +84,8 @@ def cases():
         # An older one is the newest whole one, or the newest is none.
         yield "checkpoints/step-00000002", kind, "resume", 0
         # The run comes to save a step whose place is taken by what is no checkpoint.
-        yield "checkpoints/step-00000004", kind, "resume", 1
-        yield "checkpoints/step-00000006", kind, "resume", 1
+        yield "checkpoints/step-00000004", kind, "resume", 6
+        yield "checkpoints/step-00000006", kind, "resume", 6
         for name in ("manifest.json", "state.json", "config.json"):
             yield f"checkpoints/step-00000004/{name}", kind, "resume", 0
         yield "checkpoints/step-00000002/within", kind, "resume", 0
@@ -158,7 +158,7 @@ def try_case(options, case, place, prepared):
     lines = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     if expected == 2 and (len(lines) != 1 or len(done.stderr.splitlines()) != 1):
         wrong.append(f"not one line: {done.stderr.strip()[-300:]}")
-    if expected == 1 and "failed: " not in done.stdout:
+    if expected == 6 and "failed: " not in done.stdout:
         wrong.append("no line says what failed")
     return wrong
 
