@@ -12,7 +12,7 @@ ENVIRONMENT = {".cache/ccache", ".ccache", ".cache/pip", ".cache/clangd", ".conf
                ".cache/mesa_shader_cache", ".dbus", ".local/share/recently-used.xbel"}
 OF_THE_TREE = {"build", ".venv", ".cache", ".git", "runs"}
 # Names by which a test's own work is told from that of other programs, where others run beside it.
-OURS = ("tandem", "torch", "own-", "hf_", "hugging", "wandb", "triton", "gtest", "test")
+OURS = ("tandem", "torch", "own-", "hugging", "wandb", "triton", "trainer", "deepspeed")
 
 
 def roots(tree):
