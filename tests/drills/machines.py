@@ -33,10 +33,10 @@ from pathlib import Path
 from drill import ROOT
 
 PLANS = "Plan|Placement|Solver|Spill|Bandwidth|Fit|Overlap"
-QUICK = ("^(Both/FileIoTest|NvmePlan|RunPlan|RunSecret|TokenCache|HubPaths|HostList|BandwidthFile|SimdLimit|StateFile|"
-         "MemoryCheck)")
+QUICK = "^(Both/FileIoTest|NvmePlan|RunSecret|TokenCache|HubPaths|HostList|BandwidthFile|SimdLimit|StateFile)"
 FACTORS = (0.03, 0.1, 0.3, 1, 3, 10)
 RATE = 1e10  # of tests/support/process/own_folder.cpp
+QUICK_PLANS = "^(NvmePlan|NvmeSpill|RunPlan|PlacementPlan|BandwidthFile)"
 QUICK_RATES = (1e9, 5e9, 1e10, 2e10, 4e10)
 IO_URING_SETUP = 425
 NOBODY = 65534
@@ -144,7 +144,7 @@ def makers(folder):
 def rates_of(options):
     if options.rates:
         return [(f"rate {float(rate):.3g}", float(rate), ()) for rate in options.rates]
-    plans = ("-R", PLANS, "-LE", "long$")
+    plans = ("-R", QUICK_PLANS if options.quick else PLANS, "-LE", "long$")
     if options.quick:
         return [(f"rate {rate:.3g}", rate, plans) for rate in QUICK_RATES]
     drawn = random.Random(options.seed)

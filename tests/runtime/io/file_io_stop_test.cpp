@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "runtime/event.hpp"
-#include "runtime/io/thread_files.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "tests/runtime/io/file_io_fixture.hpp"
@@ -188,47 +187,6 @@ TEST_P(FileIoStop, QueuedOperationsLeaveTheQueueAtOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Both, FileIoStop, kBothBackends, backend_of);
-
-TEST(FileIoThreads, ARunningCallIsAwaited) {
-  // The open of a pipe is under way when it is stopped: the thread ends it when there is a reader,
-  // and not before.
-  std::string path = ::testing::TempDir() + "tandem_pipe_XXXXXX";
-  ASSERT_NE(mkdtemp(path.data()), nullptr);
-  const Pipe pipe(path + "/pipe");
-  EventLoop loop;
-  auto backend = std::make_unique<detail::ThreadFiles>(loop, 1, "io");
-  detail::ThreadFiles* threads = backend.get();
-  FileIo io(loop, std::move(backend));
-  loop.run(
-      [](FileIo* files, detail::ThreadFiles* behind, std::string name) -> Task<> {
-        StopSource source;
-        Scope scope(EventLoop::current());
-        int ended = 0;
-        scope.spawn(
-            "opens",
-            [](FileIo* r, std::string at, StopToken stop, int* count) -> Task<> {
-              const IoFile end = co_await r->open(at, OpenMode::kCreate, stop);
-              EXPECT_TRUE(end.is_open());
-              ++*count;
-            },
-            files, name, source.token(), &ended);
-        co_await yield();  // it is submitted
-        while (!behind->queue_is_empty()) {
-          co_await yield();
-        }
-        source.request_stop();
-        for (int i = 0; i < 20; ++i) {
-          co_await yield();
-        }
-        EXPECT_EQ(ended, 0);
-        const int both_ends = ::open(name.c_str(), O_RDWR | O_CLOEXEC);
-        co_await scope.join();
-        ::close(both_ends);
-        EXPECT_EQ(ended, 1);
-      },
-      &io, threads, pipe.name);
-  std::filesystem::remove_all(path);
-}
 
 }  // namespace
 }  // namespace tandem

@@ -15,6 +15,7 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/util/build.hpp"
 #include "tests/runtime/io/file_io_fixture.hpp"
 #include "tests/support/child_process.hpp"
 #include "tests/support/faults/file_size_limit.hpp"
@@ -370,6 +371,9 @@ INSTANTIATE_TEST_SUITE_P(Both, FileIoTest, kBothBackends, backend_of);
 TEST(FileIoChoice, IsThreadsWhereNoFurtherRingCanBeMade) {
   if (!FileIo::choose().uring) {
     GTEST_SKIP() << "no io_uring: " << FileIo::choose().why;
+  }
+  if (kAddressSanitizer) {
+    GTEST_SKIP() << "a sanitizer's own checks need descriptors";
   }
   const testing::ChildProcess child([](int /*pipe*/) {
     EventLoop loop;
