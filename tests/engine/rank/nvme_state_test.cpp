@@ -240,14 +240,13 @@ TEST(NvmeState, CheckpointsGoToMemoryAndBack) {
   }
 }
 
-/// Cuts the file of this process's state: it has no name, but a descriptor.
-void cut_state_files(const std::string& of = "") {
+/// Cuts the file of this process's state in that folder: it has no name, but a descriptor.
+void cut_state_file(const TempDir& folder) {
   int cut = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code none;
     const std::string target = std::filesystem::read_symlink(entry.path(), none).string();
-    if (target.find("/tandem-state-") != std::string::npos &&
-        target.find(of) != std::string::npos) {
+    if (target.starts_with(folder.path().string() + "/") && target.ends_with(" (deleted)")) {
       cut += ::truncate(entry.path().c_str(), 0) == 0 ? 1 : 0;
     }
   }
@@ -263,7 +262,7 @@ TEST(NvmeState, AFaultNamesTheUnitAndHarmsNoCheckpoint) {
     Engine engine(arguments(setting, folder));
     (void)steps_of(engine, setting, 0, 2);
     EXPECT_TRUE(engine.save_checkpoint(saves.path()).saved());
-    cut_state_files();
+    cut_state_file(folder);
     test::expect_error([&] { (void)steps_of(engine, setting, 2, 1); },
                        {"[nvme] cannot read the optimizer state", "AdamW ", "ends at byte"},
                        ExitCode::kFailure);
@@ -277,13 +276,13 @@ TEST(NvmeState, AFaultNamesTheUnitAndHarmsNoCheckpoint) {
 }
 
 TEST(NvmeState, AFaultOfARankEndsTheOthersToo) {
-  const TempDir folder;
   const Setting setting = with_weights_there({.gather_slots = 2, .type = "bf16"}, 0);
   const auto said = on_ranks(2, [&](const std::shared_ptr<Communicator>& ranks) -> std::string {
+    const TempDir folder;  // a disk of its own
     Engine engine(arguments(setting, folder, ranks));
     (void)steps_of(engine, setting, 0, 1);
     if (ranks->rank() == 1) {
-      cut_state_files("rank1");
+      cut_state_file(folder);
     }
     try {
       (void)steps_of(engine, setting, 1, 1);
@@ -301,7 +300,7 @@ TEST(NvmeState, AFaultOfWeightsNamesTheirUnit) {
   const Setting setting = with_weights_there({.gather_slots = 2, .type = "bf16"}, 0);
   Engine engine(arguments(setting, folder));
   (void)steps_of(engine, setting, 0, 2);
-  cut_state_files();
+  cut_state_file(folder);
   test::expect_error([&] { (void)steps_of(engine, setting, 2, 1); },
                      {"[nvme] cannot read the weights of \"", "ends at byte"}, ExitCode::kFailure);
 }
