@@ -31,7 +31,7 @@ std::string checkpoint_name(std::int64_t step);
 /// The step of exactly such a name.
 std::optional<std::int64_t> step_of_checkpoint(std::string_view name);
 
-/// What a save of that folder is called until it is whole; `nonce` as nonce_text() makes it.
+/// The name of a save of that folder until it is whole; `nonce` as nonce_text() makes it.
 std::string temporary_checkpoint(const std::string& folder, const std::string& nonce);
 struct FoundCheckpoint {
   std::int64_t step = 0;

@@ -44,7 +44,7 @@ Task<> remove_quietly(FileIo* io, std::string folder) {
   }
 }
 
-/// What is replaced has to be a checkpoint, be it a damaged one.
+/// Only a checkpoint is replaced, be it a damaged one.
 Task<> require_checkpoint(FileIo* io, std::string folder) {
   for (const std::string& name : co_await io->list_folder(folder)) {
     if (name == kManifestName || name == kSlicesName) {

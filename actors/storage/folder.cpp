@@ -288,7 +288,7 @@ FolderLock::~FolderLock() {
 
 namespace {
 
-/// Of the disk that holds `path`, or will.
+/// The figures of the disk that holds `path`, or will.
 std::optional<struct statvfs> disk_of(const fs::path& path) {
   fs::path asked = resolved(path);
   struct statvfs disk{};

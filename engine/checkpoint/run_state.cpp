@@ -80,7 +80,7 @@ std::optional<std::uint64_t> seed_in(const JsonValue& value) {
   return seed;
 }
 
-/// What holds between the counts of every run, whatever it was resumed from.
+/// The relations between the counts of every run, whatever it was resumed from.
 void check_counts(const RunState& state, const JsonValue& root) {
   const auto at_most = [&](std::string_view key, std::int64_t value, std::int64_t most,
                            std::string_view what) {

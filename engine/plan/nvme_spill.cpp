@@ -70,7 +70,7 @@ class Spill {
     const auto rank_of = [shortest](const auto& entry) {
       return std::pair(entry.second.step_s > kAsGood * shortest, -entry.second.on_host);
     };
-    // Of equal ones the last units leave: they are needed last in a forward pass.
+    // The last of equal units leave: they are needed last in a forward pass.
     auto backwards = choices_ | std::views::reverse;
     return std::ranges::min_element(backwards, {}, rank_of)->second;
   }

@@ -75,7 +75,7 @@ void check_names(const fs::path& output_dir, const std::vector<std::string>& sav
   }
 }
 
-/// What of a folder of checkpoints is a run's, also what a killed one left.
+/// The names in a folder of checkpoints that are a run's, also of a killed one.
 std::vector<std::string> entries_of(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code ignored;

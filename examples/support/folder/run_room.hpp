@@ -21,7 +21,7 @@
 
 namespace tandem {
 
-/// What a run adds to one disk.
+/// The files that a run adds to one disk.
 struct RoomNeeds {
   std::string output_dir;
   std::int64_t model_bytes = 0;       // with what is beside its weights; 0: another disk's
@@ -38,7 +38,7 @@ struct RoomNeeds {
 
 class RunRoom {
  public:
-  /// Of a rank that writes to no disk.
+  /// The room of a rank that writes to no disk.
   RunRoom() = default;
   explicit RunRoom(RoomNeeds needs) : needs_(std::move(needs)) {}
 
