@@ -3,7 +3,7 @@
 //
 // A back end does single calls: each may end short, interrupted or with an error. FileOp takes it
 // from there, alike for every back end (io_uring, threads, simulated, with faults): it carries
-// short transfers, EINTR and EAGAIN through, cuts transfers that are larger than the kernel takes,
+// short transfers, EINTR and refusals through, cuts transfers that are larger than the kernel takes,
 // and ends the await.
 // Thread rule: submit(), cancel() and drop() on the loop's thread.
 // Cancel rule: cancel() is a request; a submitted op comes back in any case, once, by loop.post(op)
@@ -157,7 +157,7 @@ class FileOp : public TimerOp {
   std::size_t done_ = 0;
   std::uint64_t result_ = 0;  // bytes transferred, size, or descriptor
   int error_number_ = 0;
-  int refusals_ = 0;  // EAGAIN in a row
+  int refusals_ = 0;  // EAGAIN or ECANCELED in a row
   bool ended_ = false;
   bool stopped_ = false;
   bool resting_ = false;  // between two calls, until its timer fires

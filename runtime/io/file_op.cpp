@@ -146,7 +146,8 @@ void FileOp::take_error(int number) noexcept {
   if (number == EINTR) {
     return;
   }
-  if (number == EAGAIN && ++refusals_ < kRefusalsMax) {
+  // io_uring ends an operation with ECANCELED if signals keep it from starting a worker thread.
+  if ((number == EAGAIN || number == ECANCELED) && ++refusals_ < kRefusalsMax) {
     resting_ = true;
     loop_.arm(*this, loop_.now() + kRest);
     return;

@@ -31,7 +31,7 @@ MOST_BYTES = 4 << 30
 # In the place of prepare's own bounds, so that a campaign does not wait.
 TEMPLATE_S = 2.0
 TEMPLATE_BYTES = 1 << 28
-FREE_UNPACKED_BYTES = 1 << 22
+FREE_UNPACKED_BYTES = 1 << 19
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # threads do not live through fork()
 sys.path.insert(0, str(prepare_inputs.ROOT / "tools"))

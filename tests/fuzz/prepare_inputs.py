@@ -134,7 +134,7 @@ def bomb_input(source):
     """Lines, or one line, of far more than the file's size."""
     ending, pack = source.choice(((".gz", lambda data: gzip.compress(data, 1)), (".xz", lambda data: lzma.compress(data, preset=0))))
     unit = source.choice((b" ", b"\n", b"a", b'{"text": "a"}\n', b"[", b'"', b"a,b\n", b"\xff"))
-    return Input("bomb", {f"d{(kind := source.choice(['.json', '.jsonl', '.csv', '.txt']))}{ending}": pack(unit * ((source.choice((1, 4, 5)) << 20) // len(unit)))}, f"d{kind}{ending}", [])
+    return Input("bomb", {f"d{(kind := source.choice(['.json', '.jsonl', '.csv', '.txt']))}{ending}": pack(unit * ((source.choice((1, 5, 8)) << 17) // len(unit)))}, f"d{kind}{ending}", [])
 
 
 def table_input(source):

@@ -154,37 +154,43 @@ TEST_P(FileIoTest, InterruptedCallsGoOn) {
   struct sigaction before{};
   handler.sa_handler = [](int) {};
   sigaction(SIGUSR1, &handler, &before);
-  std::atomic<bool> stop{false};
-  std::thread rain([&stop] {
-    while (!stop) {
-      kill(getpid(), SIGUSR1);
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-  });
-  loop.run(
-      [](FileIo* files, std::string f) -> Task<> {
-        const auto data = pattern(1 << 20);
-        for (int i = 0; i < 20; ++i) {
-          IoFile file = co_await files->open(f + "/rain", OpenMode::kReadWrite);
-          co_await files->write(file, 0, data);
-          co_await files->fsync(file);
-          std::vector<std::byte> back(data.size());
-          EXPECT_EQ(co_await files->read(file, 0, back), data.size());
-          EXPECT_TRUE(back == data);
-          co_await files->close(std::move(file));
-        }
-      },
-      files.get(), folder);
-  stop = true;
-  rain.join();
+  {
+    const std::jthread rain([](const std::stop_token& over) {
+      while (!over.stop_requested()) {
+        kill(getpid(), SIGUSR1);
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+    });
+    loop.run(
+        [](FileIo* files, std::string f) -> Task<> {
+          const auto data = pattern(1 << 20);
+          for (int i = 0; i < 20; ++i) {
+            IoFile file = co_await files->open(f + "/rain", OpenMode::kReadWrite);
+            co_await files->write(file, 0, data);
+            co_await files->fsync(file);
+            std::vector<std::byte> back(data.size());
+            EXPECT_EQ(co_await files->read(file, 0, back), data.size());
+            EXPECT_TRUE(back == data);
+            co_await files->close(std::move(file));
+          }
+        },
+        files.get(), folder);
+  }
   sigaction(SIGUSR1, &before, nullptr);
 }
 
 TEST_P(FileIoTest, SaysWhatItRunsOn) {
   EXPECT_EQ(files->backend_name(), GetParam() == FileIo::Backend::kUring ? "io_uring" : "threads");
   EXPECT_EQ(files->why(), "asked for");
+  // Rings that were just closed, in any process of the user, may still hold locked memory: then it
+  // runs on threads, and says so.
   const FileIo by_itself(loop);
-  EXPECT_EQ(by_itself.backend_name(), FileIo::choose().uring ? "io_uring" : "threads");
+  if (by_itself.why() == FileIo::choose().why) {
+    EXPECT_EQ(by_itself.backend_name(), FileIo::choose().uring ? "io_uring" : "threads");
+  } else {
+    EXPECT_EQ(by_itself.backend_name(), "threads");
+    EXPECT_THAT(by_itself.why(), ::testing::HasSubstr("io_uring"));
+  }
   EXPECT_FALSE(by_itself.why().empty());
 }
 
@@ -211,9 +217,11 @@ TEST_P(FileIoTest, ShortTransfersAndInterruptionsAreCarriedThrough) {
     if (op.request.kind == FileRequest::Kind::kClose) {
       return FileFault{};
     }
-    switch (call % 4) {
+    switch (call % 5) {
       case 0:
         return FileFault{.error_number = EINTR};
+      case 3:  // of io_uring, if a signal arrives while it starts a worker
+        return FileFault{.error_number = ECANCELED};
       case 1:
         return FileFault{.bytes_max = 7'001 * call};
       case 2:
