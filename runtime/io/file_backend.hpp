@@ -3,8 +3,8 @@
 //
 // A back end does single calls: each may end short, interrupted or with an error. FileOp takes it
 // from there, alike for every back end (io_uring, threads, simulated, with faults): it carries
-// short transfers, EINTR and refusals through, cuts transfers that are larger than the kernel takes,
-// and ends the await.
+// short transfers, EINTR and refusals through, cuts transfers that are larger than the kernel
+// takes, and ends the await.
 // Thread rule: submit(), cancel() and drop() on the loop's thread.
 // Cancel rule: cancel() is a request; a submitted op comes back in any case, once, by loop.post(op)
 // (or post_from_any_thread) with op.outcome set; until then it is the back end's.
