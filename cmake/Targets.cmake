@@ -113,11 +113,11 @@ function(tandem_bench name)
   target_link_libraries(bench_${name} PRIVATE ${arg_LINK} benchmark::benchmark)
 endfunction()
 
-# tandem_reuse_torch_pch(programs...): LibTorch's headers, parsed once for the libraries, serve programs as well. Those are
-# then compiled like the libraries: position independent code, not the executable's kind of it.
-function(tandem_reuse_torch_pch)
+# tandem_reuse_pch(FROM programs...): the headers of the library tandem_FROM, parsed once, serve programs as well. Those are
+# then compiled like the library: position independent code, not the executable's kind of it.
+function(tandem_reuse_pch from)
   foreach(program ${ARGN})
     target_compile_options(${program} PRIVATE -fPIC)
-    target_precompile_headers(${program} REUSE_FROM tandem_engine)
+    target_precompile_headers(${program} REUSE_FROM tandem_${from})
   endforeach()
 endfunction()

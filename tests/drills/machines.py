@@ -33,7 +33,8 @@ from pathlib import Path
 from drill import ROOT
 
 PLANS = "Plan|Placement|Solver|Spill|Bandwidth|Fit|Overlap"
-QUICK = "^(Both/FileIoTest|NvmePlan|RunSecret|TokenCache|HubPaths|HostList|BandwidthFile|SimdLimit|StateFile)"
+QUICK = (r"^(Both/FileIoTest\.(WritesAndReadsBack|ManyAtOnce|SaysWhatItRunsOn|MoreOperations|PastThePageCache)|HostList\.Reads|"
+         "NvmePlan|RunSecret|TokenCache|HubPaths|BandwidthFile|SimdLimit|StateFile)")
 FACTORS = (0.03, 0.1, 0.3, 1, 3, 10)
 RATE = 1e10  # of tests/support/process/own_folder.cpp
 QUICK_PLANS = "^(NvmePlan|NvmeSpill|RunPlan|PlacementPlan|BandwidthFile)"

@@ -16,8 +16,10 @@
 namespace tandem {
 
 inline std::string text_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::string text(std::filesystem::file_size(path), '\0');
+  std::ifstream(path, std::ios::binary)
+      .read(text.data(), static_cast<std::streamsize>(text.size()));
+  return text;
 }
 
 /// Every file below `folder` with its bytes.

@@ -252,7 +252,7 @@ TEST(Rendezvous, TimeInWhichARankIsStoppedCountsToNoDeadline) {
   if (rank_1 == 0) {
     std::string error;
     try {
-      (void)ProcessGroup::join(job.of(1), 1500ms);
+      (void)ProcessGroup::join(job.of(1), 4s);
     } catch (const Error& caught) {
       error = caught.what();
     }
@@ -261,9 +261,9 @@ TEST(Rendezvous, TimeInWhichARankIsStoppedCountsToNoDeadline) {
   }
   std::this_thread::sleep_for(200ms);
   ASSERT_EQ(::kill(rank_1, SIGSTOP), 0);
-  std::this_thread::sleep_for(2s);  // longer than it waits
+  std::this_thread::sleep_for(5s);  // longer than it waits
   ASSERT_EQ(::kill(rank_1, SIGCONT), 0);
-  EXPECT_NO_THROW((void)ProcessGroup::join(job.of(0), 10s));
+  EXPECT_NO_THROW((void)ProcessGroup::join(job.of(0), 20s));
   int status = 0;
   EXPECT_EQ(::waitpid(rank_1, &status, 0), rank_1);
   EXPECT_EQ(status, 0);
