@@ -12,6 +12,7 @@
 //
 //   while (std::optional<Line> line = co_await lines.receive(stop)) { ... }   // until it is closed
 //   std::optional<Line> line = co_await lines.receive(100ms, stop);   // throws DeadlineExceeded
+// From whichever of several has a value first: runtime/select.hpp.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +22,7 @@
 #include <utility>
 
 #include "runtime/deadline.hpp"
+#include "runtime/detail/choice.hpp"
 #include "runtime/detail/wait_list.hpp"
 #include "runtime/util/check.hpp"
 
@@ -35,6 +37,7 @@ class Channel {
   class SendAwaiter;
   class ReceiveAwaiter;
   class TimedReceiveAwaiter;
+  class Candidate;  // internal: of select()
 
   explicit Channel(std::size_t capacity) noexcept : capacity_(capacity) {}
   ~Channel() {
@@ -153,7 +156,7 @@ class Channel<T>::SendAwaiter : detail::ListedWaiter {
 };
 
 template <class T>
-class Channel<T>::ReceiveAwaiter : detail::ListedWaiter {
+class Channel<T>::ReceiveAwaiter : protected detail::ListedWaiter {
  public:
   static constexpr const char* kAwaitName = "a value in a channel";
   ReceiveAwaiter(Channel& channel, StopToken stop) noexcept
@@ -201,14 +204,11 @@ class Channel<T>::TimedReceiveAwaiter : public ReceiveAwaiter {
   void await_suspend(std::coroutine_handle<Promise> coroutine) {
     ReceiveAwaiter::await_suspend(coroutine);
     if (this->is_listed()) {
-      timer_.loop = &EventLoop::current();
-      timer_.loop->arm(timer_, deadline_);
+      timer_.start(deadline_);
     }
   }
   std::optional<T> await_resume() {
-    if (timer_.loop != nullptr && !timer_.fired) {
-      timer_.loop->take_back(static_cast<TimerOp&>(timer_));
-    }
+    timer_.end();
     if (timer_.late) {
       throw DeadlineExceeded("[channel] nothing came in time");
     }
@@ -216,25 +216,29 @@ class Channel<T>::TimedReceiveAwaiter : public ReceiveAwaiter {
   }
 
  private:
-  struct Timer : TimerOp {
-    explicit Timer(TimedReceiveAwaiter& owner) noexcept
-        : TimerOp([](Op& op) noexcept {
-            auto& self = static_cast<Timer&>(op);
-            self.fired = true;
-            if (self.awaiter.is_listed()) {  // else a value has come, or a stop
-              self.late = true;
-              self.awaiter.give_up();
-            }
-          }),
-          awaiter(owner) {}
-    TimedReceiveAwaiter& awaiter;
-    EventLoop* loop = nullptr;
-    bool fired = false;
-    bool late = false;
-  };
-
   TimePoint deadline_;
-  Timer timer_{*this};
+  detail::GiveUpTimer timer_{*this};
+};
+
+template <class T>
+class Channel<T>::Candidate final : public ReceiveAwaiter, public detail::Candidate {
+ public:
+  explicit Candidate(std::pair<Channel*, StopToken> from) noexcept
+      : ReceiveAwaiter(*from.first, std::move(from.second)) {}
+  bool take() override {
+    this->value_ = this->channel_.try_receive();
+    return this->value_.has_value();
+  }
+  [[nodiscard]] bool has_value() const noexcept override { return this->value_.has_value(); }
+  void give_back() override {
+    this->channel_.take_back(std::move(*this->value_));
+    this->value_.reset();
+  }
+  [[nodiscard]] bool closed() const noexcept override { return this->channel_.closed_; }
+  detail::WaitList& list() noexcept override { return this->channel_.receivers_; }
+  detail::ListedWaiter& waiter() noexcept override { return *this; }
+  /// The value that was taken.
+  T& value() noexcept { return *this->value_; }
 };
 
 }  // namespace tandem

@@ -2,7 +2,9 @@
 // stopped.
 //
 // Invariant: a waiter is in the list until take_first() or its stop, never both; then it is posted,
-// once. Thread rule: of the loop's thread. Internal to Semaphore and Channel.
+// once. Of a group, a ring of waiters in several lists, the first that is taken or stopped is
+// posted, and the others leave their lists at that moment.
+// Thread rule: of the loop's thread. Internal to Semaphore, Channel and select().
 #pragma once
 
 #include <coroutine>
@@ -25,6 +27,7 @@ class ListedWaiter {
  protected:
   /// True: it was asked to stop, and there is nothing to wait for.
   bool stop_at_start() noexcept { return stopped_ = stop_.stop_requested(); }
+  [[nodiscard]] bool stopped() const noexcept { return stopped_; }
   /// A stop may have come after what it waited for, and before its turn.
   [[nodiscard]] bool stop_requested() const noexcept { return stop_.stop_requested(); }
   void throw_if_stopped() const {
@@ -47,6 +50,8 @@ class ListedWaiter {
 
  private:
   friend class WaitList;
+  friend class ChoiceAwaiter;
+  friend struct GiveUpTimer;
   struct Callback : StopCallback {
     Callback() noexcept
         : StopCallback([](StopCallback& callback) noexcept {
@@ -55,6 +60,7 @@ class ListedWaiter {
     ListedWaiter* waiter = nullptr;
   };
   void stop() noexcept;
+  void take_others_out() noexcept;
 
   StopToken stop_;
   bool stopped_ = false;
@@ -63,7 +69,36 @@ class ListedWaiter {
   WaitList* list_ = nullptr;
   ListedWaiter* previous_ = nullptr;
   ListedWaiter* next_ = nullptr;
+  ListedWaiter* next_in_group_ = nullptr;  // null: it is in none
   Callback callback_;
+};
+
+/// Makes a waiter give up when it is due; `late` says so.
+struct GiveUpTimer : TimerOp {
+  explicit GiveUpTimer(ListedWaiter& of) noexcept
+      : TimerOp([](Op& op) noexcept {
+          auto& self = static_cast<GiveUpTimer&>(op);
+          self.fired = true;
+          if (self.waiter.is_listed()) {  // else a value has come, or a stop
+            self.late = true;
+            self.waiter.give_up();
+          }
+        }),
+        waiter(of) {}
+  void start(TimePoint deadline) {
+    loop = &EventLoop::current();
+    loop->arm(*this, deadline);
+  }
+  /// Before it dies.
+  void end() noexcept {
+    if (loop != nullptr && !fired) {
+      loop->take_back(static_cast<TimerOp&>(*this));
+    }
+  }
+  ListedWaiter& waiter;
+  EventLoop* loop = nullptr;
+  bool fired = false;
+  bool late = false;
 };
 
 class WaitList {
@@ -73,6 +108,7 @@ class WaitList {
   WaitList& operator=(const WaitList&) = delete;
 
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
+  [[nodiscard]] ListedWaiter* first() const noexcept { return first_; }
   /// The one that waits longest, null if there is none. It goes on when its turn comes in the
   /// loop's queue; a stop comes too late for it.
   ListedWaiter* take_first() noexcept {
@@ -81,6 +117,9 @@ class WaitList {
       take_out(*waiter);
       waiter->list_ = nullptr;
       waiter->callback_.unlink();
+      if (waiter->next_in_group_ != nullptr) [[unlikely]] {
+        waiter->take_others_out();
+      }
       waiter->loop_->post(waiter->resume_);
     }
     return waiter;
@@ -90,6 +129,7 @@ class WaitList {
   friend class ListedWaiter;
   void append(ListedWaiter& waiter) noexcept {
     waiter.previous_ = last_;
+    waiter.next_ = nullptr;
     (last_ != nullptr ? last_->next_ : first_) = &waiter;
     last_ = &waiter;
   }
@@ -120,7 +160,19 @@ inline void ListedWaiter::stop() noexcept {
 inline void ListedWaiter::give_up() noexcept {
   callback_.unlink();
   std::exchange(list_, nullptr)->take_out(*this);
+  if (next_in_group_ != nullptr) {
+    take_others_out();
+  }
   loop_->post(resume_);
+}
+
+inline void ListedWaiter::take_others_out() noexcept {
+  for (ListedWaiter* other = next_in_group_; other != this; other = other->next_in_group_) {
+    if (other->list_ != nullptr) {
+      other->callback_.unlink();
+      std::exchange(other->list_, nullptr)->take_out(*other);
+    }
+  }
 }
 
 }  // namespace tandem::detail

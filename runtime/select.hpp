@@ -1,0 +1,119 @@
+// runtime/select.hpp — the next value of several channels: of whichever has one first.
+//
+// Exactly one value is taken, and the other channels keep theirs. Where several have one, the
+// channel that is named first gives it. A channel that is closed and empty is passed over; the
+// answer is nullopt when all of them are. It waits in the row of each channel like any receiver,
+// and at the end of the rows again when one of the channels was closed meanwhile.
+// Thread rule: of the loop's thread; the channels outlive the wait.
+// Cancel rule: a stop throws Stopped and a deadline DeadlineExceeded; a value that was handed over
+// before a stop goes back into its channel, in front.
+//
+//   while (auto got = co_await select(stop, commands, lines)) {   // until both are closed
+//     got->index is 0 or 1, and got->value a std::variant of that index (a T if all carry T)
+//   }
+//   co_await select(100ms, stop, commands, lines);   // throws DeadlineExceeded
+//   co_await select(stop, std::vector<Channel<int>*>{&a, &b});
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/channel.hpp"
+#include "runtime/first_of.hpp"
+
+namespace tandem {
+
+namespace detail {
+
+template <class Value, std::size_t kIndex, class T>
+First<Value> first_value(T& value) {
+  if constexpr (std::is_same_v<Value, T>) {
+    return {kIndex, std::move(value)};
+  } else {
+    return {kIndex, Value(std::in_place_index<kIndex>, std::move(value))};
+  }
+}
+
+template <class Value, class... Ts>
+Task<std::optional<First<Value>>> select_one(std::tuple<Channel<Ts>*...> channels,
+                                             TimePoint deadline, StopToken stop) {
+  using Each = std::tuple<typename Channel<Ts>::Candidate...>;
+  Each each =
+      std::apply([&](auto*... channel) { return Each(std::pair(channel, stop)...); }, channels);
+  std::vector<Candidate*> all =
+      std::apply([](auto&... one) { return std::vector<Candidate*>{&one...}; }, each);
+  const std::size_t index = co_await choose(std::move(all), deadline, stop);
+  std::optional<First<Value>> found;
+  [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    ((index == kIndex
+          ? void(found.emplace(first_value<Value, kIndex>(std::get<kIndex>(each).value())))
+          : void()),
+     ...);
+  }(std::index_sequence_for<Ts...>());
+  co_return found;
+}
+
+template <class T>
+Task<std::optional<First<T>>> select_of_range(std::vector<Channel<T>*> channels, TimePoint deadline,
+                                              StopToken stop) {
+  std::deque<typename Channel<T>::Candidate> each;
+  std::vector<Candidate*> all;
+  for (Channel<T>* channel : channels) {
+    all.push_back(&each.emplace_back(std::pair(channel, stop)));
+  }
+  const std::size_t index = co_await choose(std::move(all), deadline, stop);
+  std::optional<First<T>> found;
+  if (index < each.size()) {
+    found.emplace(First<T>{index, std::move(each[index].value())});
+  }
+  co_return found;
+}
+
+}  // namespace detail
+
+/// co_await: First{index, value} of the channel that has a value first; nullopt: all are closed and
+/// empty.
+template <class... Ts>
+  requires(sizeof...(Ts) > 0)
+[[nodiscard]] auto select(TimePoint deadline, StopToken stop, Channel<Ts>&... channels) {
+  return detail::select_one<typename detail::FirstValueOf<Ts...>::Type, Ts...>(
+      std::tuple<Channel<Ts>*...>(&channels...), deadline, std::move(stop));
+}
+template <class... Ts>
+  requires(sizeof...(Ts) > 0)
+[[nodiscard]] auto select(Duration limit, StopToken stop, Channel<Ts>&... channels) {
+  return select(time_after(EventLoop::current().now(), limit), std::move(stop), channels...);
+}
+template <class... Ts>
+  requires(sizeof...(Ts) > 0)
+[[nodiscard]] auto select(StopToken stop, Channel<Ts>&... channels) {
+  return select(TimePoint::max(), std::move(stop), channels...);
+}
+template <class... Ts>
+  requires(sizeof...(Ts) > 0)
+[[nodiscard]] auto select(Channel<Ts>&... channels) {
+  return select(StopToken(), channels...);
+}
+
+/// The same of any number of channels that carry the same.
+template <class T>
+[[nodiscard]] auto select(TimePoint deadline, StopToken stop, std::vector<Channel<T>*> channels) {
+  return detail::select_of_range<T>(std::move(channels), deadline, std::move(stop));
+}
+template <class T>
+[[nodiscard]] auto select(Duration limit, StopToken stop, std::vector<Channel<T>*> channels) {
+  return select(time_after(EventLoop::current().now(), limit), std::move(stop),
+                std::move(channels));
+}
+template <class T>
+[[nodiscard]] auto select(StopToken stop, std::vector<Channel<T>*> channels) {
+  return select(TimePoint::max(), std::move(stop), std::move(channels));
+}
+
+}  // namespace tandem
