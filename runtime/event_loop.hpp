@@ -130,10 +130,14 @@ class EventLoop {
   void arm(TimerOp& timer, TimePoint deadline) { timers_.arm(timer, deadline); }
   /// Does nothing if it is not armed (any more): one that is due is in the queue, and runs.
   void disarm(TimerOp& timer) noexcept { timers_.disarm(timer); }
-  /// Armed or due, it does not run any more, and may die. Looks through the queue.
+  /// Armed or due, it does not run any more, and may die. Looks through the queue for one that is
+  /// due.
   void take_back(TimerOp& timer) noexcept {
-    timers_.disarm(timer);
-    (void)queue_.take_out(timer);
+    if (timer.armed()) {
+      timers_.disarm(timer);
+    } else {
+      (void)queue_.take_out(timer);
+    }
   }
 
   /// Looked at from now on; both do nothing if it is so already.

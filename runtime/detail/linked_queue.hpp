@@ -48,17 +48,8 @@ class LinkedQueue {
     node.previous = nullptr;
   }
 
-  /// Takes out the oldest that `wanted` says true to; null if it never does.
-  template <class Predicate>
-  Node* take_first(Predicate wanted) noexcept {
-    for (Node* node = first_; node != nullptr; node = static_cast<Node*>(node->next)) {
-      if (wanted(*node)) {
-        take_out(*node);
-        return node;
-      }
-    }
-    return nullptr;
-  }
+  /// The oldest; null when empty. The others follow by their `next`.
+  [[nodiscard]] Node* first() const noexcept { return first_; }
 
  private:
   Node* first_ = nullptr;

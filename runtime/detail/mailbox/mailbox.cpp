@@ -62,7 +62,7 @@ Mailbox::Mailbox(const char* name, const MailboxOptions& options, const Rules& r
     : name_(name),
       measuring_(options.measure),
       credits_(options.credits),
-      policy_(rules, *this, queue_, options.credits) {
+      policy_(rules, *this, queue_) {
   if (options.credits == 0) {
     throw user_error("actor", "{}: a mailbox of 0 messages; give it room for one at least", name);
   }

@@ -1,7 +1,5 @@
 #include "runtime/detail/mailbox/overflow_policy.hpp"
 
-#include <algorithm>
-
 #include "runtime/detail/mailbox/mailbox.hpp"
 
 namespace tandem::detail {
@@ -13,13 +11,8 @@ void count_one(std::atomic<std::uint64_t>& counter) noexcept {
 }
 }  // namespace
 
-OverflowPolicy::OverflowPolicy(const Rules& rules, Mailbox& mailbox, OpQueue<Op>& queue,
-                               std::uint32_t credits)
-    : rules_(rules), mailbox_(mailbox), queue_(queue) {
-  if (rules_.when_full == WhenFull::kCoalesce) {
-    candidates_.reserve(2 * std::size_t{credits});
-  }
-}
+OverflowPolicy::OverflowPolicy(const Rules& rules, Mailbox& mailbox, OpQueue<Op>& queue) noexcept
+    : rules_(rules), mailbox_(mailbox), queue_(queue) {}
 
 Admit OverflowPolicy::admit(const MessageType& type, void* message, SenderShare* share) noexcept {
   const auto over_the_bound = [&] {
@@ -57,6 +50,8 @@ bool OverflowPolicy::place(Envelope& envelope) noexcept {
     mailbox_.return_accepted(envelope, Undelivered::kDropped);  // what is left of it
     return false;
   }
+  envelope.previous = newest_;
+  newest_ = &envelope;
   queue_.push(envelope);
   if (rules_.when_full == WhenFull::kDropOldest && is_over(envelope)) {
     drop_excess(envelope);
@@ -65,20 +60,19 @@ bool OverflowPolicy::place(Envelope& envelope) noexcept {
 }
 
 bool OverflowPolicy::merge_into_waiting(const MessageType& type, void* message) noexcept {
-  candidates_.clear();
-  for (Op* op = queue_.first(); op != nullptr; op = op->next) {
-    if (static_cast<Envelope*>(op)->type == &type ||
-        is_same_type(*static_cast<Envelope*>(op)->type, type)) {
-      candidates_.push_back(static_cast<Envelope*>(op));
+  if (queue_.empty()) {
+    return false;
+  }
+  for (Envelope* waiting = newest_;; waiting = waiting->previous) {
+    if ((waiting->type == &type || is_same_type(*waiting->type, type)) &&
+        rules_.merge(type, waiting, message)) {
+      count_one(coalesced_);
+      return true;
+    }
+    if (waiting == queue_.first()) {
+      return false;
     }
   }
-  const bool merged = std::any_of(candidates_.rbegin(), candidates_.rend(), [&](Envelope* waiting) {
-    return rules_.merge(type, waiting, message);
-  });
-  if (merged) {
-    count_one(coalesced_);
-  }
-  return merged;
 }
 
 // What waits beyond the bounds, oldest first; what is still on its way counts, so that it will find

@@ -2,12 +2,13 @@
 // WhenFull (mailbox_options.hpp), and the actor's rule for merging messages.
 //
 // A message that will take another's place is accepted beyond the bound; up to twice the bound may
-// be on the way, until the mailbox's loop has dropped or merged what is too much. Internal.
+// be on the way, until the mailbox's loop has dropped or merged what is too much.
+// Invariant: of the queue's envelopes, which all came by place(), `previous` is the one before; of
+// the first it says nothing, because the actor has taken that one since. Internal.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <vector>
 
 #include "runtime/detail/mailbox/message.hpp"
 #include "runtime/mailbox_options.hpp"
@@ -38,7 +39,7 @@ class OverflowPolicy {
   };
 
   /// `queue`: of the mailbox, of accepted envelopes.
-  OverflowPolicy(const Rules& rules, Mailbox& mailbox, OpQueue<Op>& queue, std::uint32_t credits);
+  OverflowPolicy(const Rules& rules, Mailbox& mailbox, OpQueue<Op>& queue) noexcept;
   OverflowPolicy(const OverflowPolicy&) = delete;
   OverflowPolicy& operator=(const OverflowPolicy&) = delete;
 
@@ -68,7 +69,7 @@ class OverflowPolicy {
   const Rules rules_;
   Mailbox& mailbox_;
   OpQueue<Op>& queue_;
-  std::vector<Envelope*> candidates_;  // for merging; kept, so that it allocates once
+  Envelope* newest_ = nullptr;  // in the queue, unless that is empty
   std::atomic<std::uint64_t> dropped_{0};
   std::atomic<std::uint64_t> coalesced_{0};
 };

@@ -13,7 +13,11 @@
 #include <atomic>
 #include <cstdint>
 
+#include "runtime/detail/linked_queue.hpp"
+
 namespace tandem::detail {
+
+struct Envelope;
 
 class SenderShare {
  public:
@@ -46,6 +50,12 @@ class SenderShare {
 
   /// Messages that wait for a credit of this share; written on the mailbox's loop.
   std::atomic<std::uint32_t> waiting{0};
+
+  // ---- of the mailbox's loop ----
+  /// Those messages, in their order; while there are some, the share is in the wait queue's list.
+  LinkedQueue<Envelope> envelopes;
+  SenderShare* next = nullptr;
+  SenderShare* previous = nullptr;
 
  private:
   ~SenderShare() = default;

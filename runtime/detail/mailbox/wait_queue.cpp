@@ -13,7 +13,11 @@ void WaitQueue::return_unused(SenderShare& share) noexcept {
   if (share.waiting.load() == 0) {
     return;
   }
-  if (!mailbox_.call_if_near(EventLoop::current_or_null(), [this] { serve_shares(); }) &&
+  const auto serve = [&] {
+    serve_share(share);
+    wake_threads();
+  };
+  if (!mailbox_.call_if_near(EventLoop::current_or_null(), serve) &&
       !wakeup_posted_.exchange(true)) {
     mailbox_.add_reference();
     mailbox_.loop()->post_from_any_thread(wakeup_);
@@ -175,8 +179,7 @@ void WaitQueue::join(Envelope& envelope) noexcept {
   if (SenderShare* share = envelope.share) {
     share->waiting.fetch_add(1);
     if (!share->try_take(share->limit())) {
-      envelope.waits_for_share = true;
-      share_envelopes_.push(envelope);
+      enter_share(envelope);
       return;
     }
     share->waiting.fetch_sub(1);
@@ -203,13 +206,46 @@ void WaitQueue::join_with_share(Envelope& envelope) noexcept {
   }
 }
 
+void WaitQueue::enter_share(Envelope& envelope) noexcept {
+  envelope.waits_for_share = true;
+  if (envelope.share->envelopes.empty()) {
+    shares_.push(*envelope.share);
+  }
+  envelope.share->envelopes.push(envelope);
+}
+
+void WaitQueue::leave_share(Envelope& envelope) noexcept {
+  SenderShare& share = *envelope.share;
+  envelope.waits_for_share = false;
+  share.envelopes.take_out(envelope);
+  if (share.envelopes.empty()) {
+    shares_.take_out(share);
+  }
+  share.waiting.fetch_sub(1);
+}
+
+void WaitQueue::serve_share(SenderShare& share) noexcept {
+  share.add_reference();  // an envelope that is returned gives its own up
+  while (Envelope* next = share.envelopes.first()) {
+    if (!share.try_take(share.limit())) {
+      break;
+    }
+    leave_share(*next);
+    join_with_share(*next);
+  }
+  share.release();
+}
+
+// Some thread has given a credit of some share back: each is looked at once.
 void WaitQueue::serve_shares() noexcept {
-  while (Envelope* next = share_envelopes_.take_first(
-             [](Envelope& at) { return at.share->try_take(at.share->limit()); })) {
-    Envelope& envelope = *next;
-    envelope.waits_for_share = false;
-    envelope.share->waiting.fetch_sub(1);
-    join_with_share(envelope);
+  std::size_t left = 0;
+  for (SenderShare* share = shares_.first(); share != nullptr; share = share->next) {
+    ++left;
+  }
+  for (; left > 0 && !shares_.empty(); --left) {
+    SenderShare& share = *shares_.pop();
+    shares_.push(share);
+    serve_share(share);
   }
   wake_threads();
 }
@@ -217,8 +253,7 @@ void WaitQueue::serve_shares() noexcept {
 void WaitQueue::withdraw(Envelope& envelope) noexcept {
   SenderShare* share = envelope.share;
   if (envelope.waits_for_share) {
-    share_envelopes_.take_out(envelope);
-    share->waiting.fetch_sub(1);
+    leave_share(envelope);
   } else {
     envelopes_.take_out(envelope);
     if (share != nullptr) {
@@ -242,9 +277,9 @@ void WaitQueue::return_all() noexcept {
     }
     return_unaccepted(envelope, mailbox_.name());
   }
-  while (Envelope* next = share_envelopes_.pop()) {
-    Envelope& envelope = *next;
-    envelope.share->waiting.fetch_sub(1);
+  while (SenderShare* share = shares_.first()) {
+    Envelope& envelope = *share->envelopes.first();
+    leave_share(envelope);
     return_unaccepted(envelope, mailbox_.name());
   }
   wake_threads();
@@ -270,11 +305,10 @@ void WaitQueue::give_back(SenderShare* share) noexcept {
 void WaitQueue::release_share(SenderShare& share) noexcept {
   Envelope* next = nullptr;
   if (share.waiting.load() > 0 && share.used() <= share.limit()) {
-    next = share_envelopes_.take_first([&](Envelope& at) { return at.share == &share; });
+    next = share.envelopes.first();
   }
   if (next != nullptr) {
-    share.waiting.fetch_sub(1);
-    next->waits_for_share = false;
+    leave_share(*next);
     join_with_share(*next);
   } else {
     share.give_back();

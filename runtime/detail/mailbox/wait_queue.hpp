@@ -1,9 +1,11 @@
 // runtime/detail/mailbox/wait_queue.hpp — what waits for room in a full mailbox: the envelopes of
 // suspended senders, and threads that sleep.
 //
-// An envelope waits for a credit of its sender's share first, then for one of the mailbox; a credit
-// that comes free passes straight to the first envelope. A thread that runs no loop sleeps until
-// half of the mailbox and of its share is free, so that it is woken once for many messages.
+// An envelope waits for a credit of its sender's share first, in the share's own list, then for one
+// of the mailbox; a credit that comes free passes straight to the first envelope. To enter and to
+// leave takes constant time, however many wait, and for however many shares. A thread that runs no
+// loop sleeps until half of the mailbox and of its share is free, so that it is woken once for many
+// messages.
 //
 // Invariant: on the mailbox's loop no credit is free while an envelope waits for it.
 // Thread rule: each function says whether any thread may call it or the mailbox's loop alone.
@@ -65,6 +67,9 @@ class WaitQueue {
   static void arrive_thread(Op& op) noexcept;
   void join(Envelope& envelope) noexcept;
   void join_with_share(Envelope& envelope) noexcept;
+  void enter_share(Envelope& envelope) noexcept;
+  void leave_share(Envelope& envelope) noexcept;
+  void serve_share(SenderShare& share) noexcept;
   void serve_shares() noexcept;
   void release_share(SenderShare& share) noexcept;
   void wake_threads() noexcept;
@@ -74,7 +79,7 @@ class WaitQueue {
   OpQueue<Op> threads_;              // of ThreadWait that has arrived
   Mailbox& mailbox_;
   CreditCounter& credits_;
-  LinkedQueue<Envelope> share_envelopes_;   // that wait for a credit of their share
+  LinkedQueue<SenderShare> shares_;         // for whose credits envelopes wait
   std::atomic<bool> wakeup_posted_{false};  // and not run yet
   Wakeup wakeup_{*this};
   // Every thread that sleeps for room, arrived or not: the end of the actor wakes them though its
