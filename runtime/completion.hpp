@@ -3,7 +3,8 @@
 //
 // Made on the loop, completed once by any thread (set_value / set_error), awaited once on the loop;
 // it must live until it has been awaited, which its end checks. It may complete before it is
-// awaited. A second completion is refused.
+// awaited. A second completion is refused. An error that came and was not awaited is reported
+// (runtime/report.hpp).
 // Cancel rule: cannot be cancelled: the thread that completes it holds a pointer to it, so the
 // await lasts until it has.
 //
@@ -31,6 +32,9 @@ class Completion : private Op {
         loop_.name().c_str(),
         arrived_ || (resume_.promise == nullptr && !completed_.load(std::memory_order_relaxed)),
         "a completion on this loop died before it was awaited");
+    if (resume_.promise == nullptr && outcome_.failed()) {
+      detail::report_unseen("completion on loop", loop_.name().c_str(), outcome_.error());
+    }
   }
 
   /// Any thread, once. The object may be gone when this returns.

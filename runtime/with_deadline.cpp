@@ -1,12 +1,51 @@
 #include "runtime/with_deadline.hpp"
 
+#include "runtime/detail/await_chain.hpp"
+#include "runtime/detail/loop_registry.hpp"
 #include "runtime/detail/root_task.hpp"
+#include "runtime/report.hpp"
 
 namespace tandem {
 
 DeadlineExceeded::DeadlineExceeded(const char* request, const char* actor)
     : Error(ExitCode::kFailure,
             fmt::format("[actor] {} was not answered by {} in time", request, actor)) {}
+
+namespace {
+
+// What keeps the task, whose tasks in turn may wait in scopes that were stopped with it.
+void report_kept(const TaskPromiseBase& task, EventLoop& loop) {
+  std::string text = fmt::format(
+      "[deadline] a part of task \"{}\" was asked to stop at its deadline and still waits after "
+      "{} s: {}; give that await the token of `co_await current_stop_token()`",
+      task.task != nullptr ? task.task : "main",
+      std::chrono::duration_cast<std::chrono::seconds>(detail::DeadlineTimer::kPatience).count(),
+      describe_await_chain(task, loop.now()));
+  for (const Scope* scope = loop.registry().first_scope; scope != nullptr;
+       scope = scope->next_on_loop()) {
+    for (const auto* at = scope->first_task(); scope->stop_requested() && at != nullptr;
+         at = at->next_in_scope) {
+      text += fmt::format("\n  also asked to stop: {}", describe_await_chain(*at, loop.now()));
+    }
+  }
+  report(text);
+}
+
+}  // namespace
+
+void detail::DeadlineTimer::be_due(Op& op) noexcept {
+  auto& self = static_cast<DeadlineTimer&>(op);
+  EventLoop& loop = self.scope.loop();
+  if (!self.asked) {
+    self.asked = true;
+    self.late = !self.scope.stop_requested();  // otherwise something else has stopped it before
+    self.scope.request_stop();
+    loop.arm(self, time_after(loop.now(), kPatience));
+    return;
+  }
+  self.said = true;
+  report_kept(self.task, loop);
+}
 
 void detail::throw_late(const std::exception_ptr& failure) {
   if (failure != nullptr) {

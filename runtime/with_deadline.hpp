@@ -6,7 +6,8 @@
 // it was asked, in the same turn of the loop perhaps, keeps its value.
 // Thread rule: of the loop's thread.
 // Cancel rule: as its task, which is never left behind: one that ignores its stop token delays the
-// exception, not the deadline.
+// exception, not the deadline. One that still runs a second after its deadline is reported once
+// (runtime/report.hpp), with the await that keeps it waiting.
 //
 //   Bytes bytes = co_await with_deadline(100ms, &read_all, path);
 //   Task<Bytes> read_all(std::string path) { StopToken stop = co_await current_stop_token(); ... }
@@ -27,20 +28,38 @@ namespace tandem {
 
 namespace detail {
 
-/// Stops a scope when it is due.
+/// Stops a scope when it is due; due a second time, it says what the scope's tasks wait for.
 struct DeadlineTimer : TimerOp {
-  explicit DeadlineTimer(Scope& watched) noexcept
-      : TimerOp([](Op& op) noexcept {
-          auto& self = static_cast<DeadlineTimer&>(op);
-          self.fired = true;
-          // otherwise something else has stopped it before
-          self.late = !self.scope.stop_requested();
-          self.scope.request_stop();
-        }),
-        scope(watched) {}
+  static constexpr Duration kPatience = std::chrono::seconds(1);
+
+  DeadlineTimer(Scope& watched, const TaskPromiseBase& of) noexcept
+      : TimerOp(&DeadlineTimer::be_due), scope(watched), task(of) {}
+  static void be_due(Op& op) noexcept;
+  /// It does not run any more.
+  void end() noexcept {
+    if (!said) {
+      scope.loop().take_back(static_cast<TimerOp&>(*this));
+    }
+  }
+
   Scope& scope;
-  bool fired = false;
+  const TaskPromiseBase& task;  // that waits for the deadline's task
+  bool asked = false;
+  bool said = false;
   bool late = false;
+};
+
+/// Finds the promise of the awaiting coroutine, without suspending.
+struct FindPromise {
+  const TaskPromiseBase* promise = nullptr;
+
+  bool await_ready() const noexcept { return false; }
+  template <std::derived_from<TaskPromiseBase> Promise>
+  bool await_suspend(std::coroutine_handle<Promise> self) noexcept {
+    promise = &self.promise();
+    return false;
+  }
+  const TaskPromiseBase& await_resume() const noexcept { return *promise; }
 };
 
 /// What comes of a task that the deadline has stopped: its own failure, if it has one.
@@ -58,7 +77,7 @@ Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory fac
   Scope* outer = co_await detail::FindScope{};
   Scope scope(loop, "with_deadline", outer != nullptr ? outer->stop_token() : StopToken());
   co_await detail::UseScope{&scope};
-  detail::DeadlineTimer timer(scope);
+  detail::DeadlineTimer timer(scope, co_await detail::FindPromise{});
   loop.arm(timer, deadline);
   Outcome<Value> outcome;
   try {
@@ -72,9 +91,7 @@ Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory fac
     outcome.set_error(std::current_exception());
   }
   co_await scope.empty();
-  if (!timer.fired) {
-    loop.take_back(static_cast<TimerOp&>(timer));  // due or not: the task has ended before it
-  }
+  timer.end();  // due or not: the task has ended before it
   if (timer.late) {
     detail::throw_late(outcome.failed() ? outcome.error() : nullptr);
   }

@@ -1,8 +1,9 @@
 #include "runtime/detail/root_task.hpp"
 
-#include <cstdio>
+#include <fmt/format.h>
 
 #include "runtime/exit_reason.hpp"
+#include "runtime/report.hpp"
 
 namespace tandem::detail {
 namespace {
@@ -43,8 +44,8 @@ void report_unseen(const char* what, const char* name, const std::exception_ptr&
   if (error == nullptr || is_stopped(error)) {
     return;
   }
-  std::fprintf(stderr, "[runtime] %s \"%s\" failed, and nothing took the error: %s\n", what, name,
-               describe_error(error).c_str());
+  report(fmt::format("[runtime] {} \"{}\" failed, and nothing took the error: {}", what, name,
+                     describe_error(error)));
 }
 
 }  // namespace tandem::detail

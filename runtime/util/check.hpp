@@ -1,24 +1,40 @@
 // runtime/util/check.hpp — assertions for our own mistakes; on in release builds too.
+// One line on stderr, the hook for reports (runtime/report.hpp), then abort.
 // A wrong input of the user is never checked with these: it is an Error (util/error.hpp).
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <type_traits>
 
 namespace tandem::detail {
 
+/// Told the line of a failed check before the process ends; null: nothing is.
+inline std::atomic<void (*)(const char* line) noexcept> check_hook{nullptr};
+
+[[noreturn]] inline void say_and_abort(const char* line) noexcept {
+  std::fprintf(stderr, "%s\n", line);
+  if (auto* hook = check_hook.exchange(nullptr)) {  // a check that fails in it ends the process
+    hook(line);
+  }
+  std::abort();
+}
+
 [[noreturn]] inline void check_failed(const char* expression, const char* file, int line,
                                       const char* why) noexcept {
-  std::fprintf(stderr, "%s:%d: check failed: %s (%s)\n", file, line, expression, why);
-  std::abort();
+  char text[1024];
+  std::snprintf(text, sizeof text, "%s:%d: check failed: %s (%s)", file, line, expression, why);
+  say_and_abort(text);
 }
 
 /// The same, with what it is about: an actor, a task, a scope.
 [[noreturn]] inline void check_failed_for(const char* expression, const char* file, int line,
                                           const char* why, const char* name) noexcept {
-  std::fprintf(stderr, "%s:%d: check failed: %s (%s: %s)\n", file, line, expression, name, why);
-  std::abort();
+  char text[1024];
+  std::snprintf(text, sizeof text, "%s:%d: check failed: %s (%s: %s)", file, line, expression, name,
+                why);
+  say_and_abort(text);
 }
 
 /// A compared value as text: a number, an enumerator's number, or a pointer.
@@ -41,9 +57,10 @@ struct ComparedValue {
 [[noreturn]] inline void comparison_failed(const char* expression, const ComparedValue& left,
                                            const ComparedValue& right, const char* file, int line,
                                            const char* why) noexcept {
-  std::fprintf(stderr, "%s:%d: check failed: %s, with %s and %s (%s)\n", file, line, expression,
-               left.text, right.text, why);
-  std::abort();
+  char text[1024];
+  std::snprintf(text, sizeof text, "%s:%d: check failed: %s, with %s and %s (%s)", file, line,
+                expression, left.text, right.text, why);
+  say_and_abort(text);
 }
 
 }  // namespace tandem::detail
