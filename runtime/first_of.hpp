@@ -12,17 +12,21 @@
 //   auto first = co_await first_of(ask_mirror(a), ask_mirror(b));
 //   first.index is 0 or 1, and first.value the winner's. Values of several types come as a
 //   std::variant whose index is the winner's; void as std::monostate.
+//   auto line = co_await first_of(mirrors, &ask_mirror);   // one task for each of a range
 #pragma once
 
 #include <concepts>
 #include <cstddef>
 #include <exception>
 #include <optional>
+#include <ranges>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
+#include "runtime/util/error.hpp"
 #include "runtime/when_all.hpp"
 
 namespace tandem {
@@ -50,6 +54,23 @@ struct Race {
   Scope* scope;
   std::optional<First<Value>> winner;
   std::exception_ptr failure;  // the first
+
+  // One that was stopped because another has won has not failed; nor has one whose caller was
+  // stopped.
+  void note_failure() noexcept {
+    if (failure == nullptr && !scope->stop_requested()) {
+      failure = std::current_exception();
+    }
+  }
+  First<Value> result() {
+    if (!winner.has_value()) {
+      if (failure != nullptr && !scope->stop_requested()) {
+        std::rethrow_exception(failure);
+      }
+      throw Stopped();
+    }
+    return std::move(*winner);
+  }
 };
 
 template <std::size_t kIndex, class T, class Value>
@@ -76,11 +97,22 @@ Task<> run_race(Race<Value>* race, Task<T>* task) {
       win<kIndex, T>(race, co_await std::move(*task));
     }
   } catch (...) {
-    // One that was stopped because another has won has not failed; nor has one whose caller was
-    // stopped.
-    if (race->failure == nullptr && !race->scope->stop_requested()) {
-      race->failure = std::current_exception();
-    }
+    race->note_failure();
+  }
+}
+
+template <class T, class Factory, class Item>
+Task<> race_item(Race<ValueOrUnit<T>>* race, std::size_t index, Factory factory, Item item) {
+  std::optional<ValueOrUnit<T>> value;
+  try {
+    co_await make_into<T, Factory, Item>(&value, factory, std::move(item));
+  } catch (...) {
+    race->note_failure();
+    co_return;
+  }
+  if (!race->winner.has_value()) {
+    race->winner.emplace(First<ValueOrUnit<T>>{index, std::move(*value)});
+    race->scope->request_stop();
   }
 }
 
@@ -92,13 +124,21 @@ Task<First<Value>> first_of_all(std::tuple<Task<Ts>*...> tasks) {
     (scope.spawn("first_of", &run_race<kIndex, Ts, Value>, &race, std::get<kIndex>(tasks)), ...);
   }(std::index_sequence_for<Ts...>());
   co_await scope.join();
-  if (!race.winner.has_value()) {
-    if (race.failure != nullptr && !scope.stop_requested()) {
-      std::rethrow_exception(race.failure);
-    }
-    throw Stopped();
+  co_return race.result();
+}
+
+template <class T, class Item, class Factory>
+Task<First<ValueOrUnit<T>>> first_of_range(std::vector<Item> items, Factory factory) {
+  if (items.empty()) {
+    throw user_error("first_of", "a race of no tasks has no winner; give it one at least");
   }
-  co_return std::move(*race.winner);
+  Scope scope(EventLoop::current(), "first_of", token_of(co_await FindScope{}));
+  Race<ValueOrUnit<T>> race{.scope = &scope, .winner = {}, .failure = {}};
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    scope.spawn("first_of", &race_item<T, Factory, Item>, &race, i, factory, std::move(items[i]));
+  }
+  co_await scope.join();
+  co_return race.result();
 }
 
 }  // namespace detail
@@ -111,6 +151,16 @@ template <class... Ts>
   using Value = typename detail::FirstValueOf<Ts...>::Type;
   return detail::TaskGroup<First<Value>>(
       [&] { return detail::first_of_all<Value, Ts...>(std::tuple<Task<Ts>*...>(&tasks...)); });
+}
+
+/// co_await: First{index, value} of factory(item) of the first item whose task succeeds; an Error
+/// if there is no item.
+template <std::ranges::input_range Items, class Factory>
+  requires TaskFactory<Factory, std::ranges::range_value_t<Items>>
+[[nodiscard]] auto first_of(Items&& items, Factory factory) {
+  using Item = std::ranges::range_value_t<Items>;
+  return detail::first_of_range<TaskResult<Factory, Item>, Item, Factory>(
+      detail::items_of(std::forward<Items>(items)), factory);
 }
 
 }  // namespace tandem

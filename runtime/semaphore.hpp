@@ -1,6 +1,8 @@
 // runtime/semaphore.hpp — at most N coroutines of a loop at a time between acquire() and the
 // permit's end.
 //
+// One may take several permits at once; while it waits for them, those behind it wait, too, so that
+// it is not starved.
 // Permits go to those that wait in the order in which they came; one that comes while others wait
 // queues up behind them.
 // Thread rule: of the loop's thread.
@@ -9,6 +11,7 @@
 //
 //   Semaphore downloads(4);
 //   Semaphore::Permit permit = co_await downloads.acquire(stop);   // released where it dies
+//   Semaphore::Permit megabytes = co_await memory.acquire(64, stop);   // 64 at once
 #pragma once
 
 #include <cstddef>
@@ -33,23 +36,25 @@ class Semaphore {
   Semaphore(const Semaphore&) = delete;
   Semaphore& operator=(const Semaphore&) = delete;
 
-  /// co_await gives a Permit.
+  /// co_await gives a Permit, which stands for `count` of them; more than there are is a mistake.
   [[nodiscard]] Awaiter acquire(StopToken stop = {}) noexcept;
-  /// nullopt: none is free, or others wait.
-  [[nodiscard]] std::optional<Permit> try_acquire() noexcept;
+  [[nodiscard]] Awaiter acquire(std::size_t count, StopToken stop = {}) noexcept;
+  /// nullopt: fewer are free, or others wait.
+  [[nodiscard]] std::optional<Permit> try_acquire(std::size_t count = 1) noexcept;
   [[nodiscard]] std::size_t available() const noexcept { return free_; }
 
  private:
-  bool take() noexcept {
-    const bool got = free_ > 0 && waiting_.empty();
-    free_ -= got ? 1 : 0;
+  bool take(std::size_t count) noexcept {
+    TANDEM_CHECK_LE(count, permits_, "a semaphore was asked for more permits than it has");
+    const bool got = free_ >= count && waiting_.empty();
+    free_ -= got ? count : 0;
     return got;
   }
-  void release() noexcept {
-    if (waiting_.take_first() == nullptr) {  // else the permit is that one's now
-      ++free_;
-    }
+  void release(std::size_t count) noexcept {
+    free_ += count;
+    serve();
   }
+  void serve() noexcept;
 
   std::size_t permits_;
   std::size_t free_;
@@ -58,11 +63,13 @@ class Semaphore {
 
 class [[nodiscard("a permit is released where it dies")]] Semaphore::Permit {
  public:
-  Permit(Permit&& other) noexcept : semaphore_(std::exchange(other.semaphore_, nullptr)) {}
+  Permit(Permit&& other) noexcept
+      : semaphore_(std::exchange(other.semaphore_, nullptr)), count_(other.count_) {}
   Permit& operator=(Permit&& other) noexcept {
     if (this != &other) {
       release();
       semaphore_ = std::exchange(other.semaphore_, nullptr);
+      count_ = other.count_;
     }
     return *this;
   }
@@ -70,28 +77,30 @@ class [[nodiscard("a permit is released where it dies")]] Semaphore::Permit {
   /// Before its end; harmless when it was released or moved from.
   void release() noexcept {
     if (Semaphore* semaphore = std::exchange(semaphore_, nullptr)) {
-      semaphore->release();
+      semaphore->release(count_);
     }
   }
 
  private:
   friend class Semaphore;
   friend class Awaiter;
-  explicit Permit(Semaphore& semaphore) noexcept : semaphore_(&semaphore) {}
+  Permit(Semaphore& semaphore, std::size_t count) noexcept
+      : semaphore_(&semaphore), count_(count) {}
   Semaphore* semaphore_;
+  std::size_t count_;
 };
 
 class Semaphore::Awaiter : detail::ListedWaiter {
  public:
   static constexpr const char* kAwaitName = "semaphore";
-  Awaiter(Semaphore& semaphore, StopToken stop) noexcept
-      : ListedWaiter(std::move(stop)), semaphore_(semaphore) {}
+  Awaiter(Semaphore& semaphore, std::size_t count, StopToken stop) noexcept
+      : ListedWaiter(std::move(stop)), semaphore_(semaphore), count_(count) {}
 
   bool await_ready() noexcept {
     if (stop_at_start()) {
       return true;
     }
-    granted_ = semaphore_.take();
+    granted_ = semaphore_.take(count_);
     return granted_ && EventLoop::current().may_continue_synchronously();
   }
   template <class Promise>
@@ -103,20 +112,36 @@ class Semaphore::Awaiter : detail::ListedWaiter {
     }
   }
   Permit await_resume() const {
+    if (stopped()) {
+      semaphore_.serve();  // those behind it may want fewer
+    }
     throw_if_stopped();
-    return Permit(semaphore_);
+    return Permit(semaphore_, count_);
   }
 
  private:
+  friend class Semaphore;
   Semaphore& semaphore_;
+  std::size_t count_;
   bool granted_ = false;
 };
 
 inline Semaphore::Awaiter Semaphore::acquire(StopToken stop) noexcept {
-  return {*this, std::move(stop)};
+  return {*this, 1, std::move(stop)};
 }
-inline std::optional<Semaphore::Permit> Semaphore::try_acquire() noexcept {
-  return take() ? std::optional(Permit(*this)) : std::nullopt;
+inline Semaphore::Awaiter Semaphore::acquire(std::size_t count, StopToken stop) noexcept {
+  return {*this, count, std::move(stop)};
+}
+inline std::optional<Semaphore::Permit> Semaphore::try_acquire(std::size_t count) noexcept {
+  return take(count) ? std::optional(Permit(*this, count)) : std::nullopt;
+}
+// In their order, as far as the free permits go; a permit that is given here is not free any more.
+inline void Semaphore::serve() noexcept {
+  for (auto* next = static_cast<Awaiter*>(waiting_.first());
+       next != nullptr && next->count_ <= free_; next = static_cast<Awaiter*>(waiting_.first())) {
+    free_ -= next->count_;
+    (void)waiting_.take_first();
+  }
 }
 
 }  // namespace tandem

@@ -69,6 +69,20 @@ Task<> make_into(std::optional<ValueOrUnit<T>>* value, Factory factory, Item ite
   }
 }
 
+/// The items of a range: copies of an lvalue's, moved from an rvalue's.
+template <std::ranges::input_range Items>
+std::vector<std::ranges::range_value_t<Items>> items_of(Items&& items) {
+  std::vector<std::ranges::range_value_t<Items>> all;
+  for (auto&& item : items) {
+    if constexpr (std::is_lvalue_reference_v<Items>) {
+      all.push_back(item);
+    } else {
+      all.push_back(std::move(item));
+    }
+  }
+  return all;
+}
+
 /// The token of the scope that this runs in, to make one below it.
 inline StopToken token_of(Scope* scope) noexcept {
   return scope != nullptr ? scope->stop_token() : StopToken();
@@ -124,15 +138,8 @@ template <std::ranges::input_range Items, class Factory>
   requires TaskFactory<Factory, std::ranges::range_value_t<Items>>
 [[nodiscard]] auto when_all(Items&& items, Factory factory) {
   using Item = std::ranges::range_value_t<Items>;
-  std::vector<Item> copies;
-  for (auto&& item : items) {
-    if constexpr (std::is_lvalue_reference_v<Items>) {
-      copies.push_back(item);
-    } else {
-      copies.push_back(std::move(item));
-    }
-  }
-  return detail::all_of_range<TaskResult<Factory, Item>, Item, Factory>(std::move(copies), factory);
+  return detail::all_of_range<TaskResult<Factory, Item>, Item, Factory>(
+      detail::items_of(std::forward<Items>(items)), factory);
 }
 
 }  // namespace tandem
