@@ -80,9 +80,6 @@ class Actor {
     scope_ = &scope;
     mailbox_->open(scope.loop());
     scope.stop_token().link(on_stop_);
-    if (scope.stop_requested()) {
-      on_stop();
-    }
     root_ = &scope.spawn_task(std::string_view(mailbox_->name()), &Actor::pump, this);
   }
 

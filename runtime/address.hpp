@@ -19,6 +19,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <functional>
 #include <type_traits>
 #include <utility>
 
@@ -174,3 +176,11 @@ class Address {
 };
 
 }  // namespace tandem
+
+/// Of the actor: equal for the addresses that == calls equal.
+template <class... Messages>
+struct std::hash<tandem::Address<Messages...>> {
+  std::size_t operator()(const tandem::Address<Messages...>& address) const noexcept {
+    return std::hash<const void*>()(address.mailbox());
+  }
+};

@@ -59,6 +59,12 @@ class ReplyTo {
       envelope->fail(std::move(error));
     }
   }
+  /// False: the asker has given up (a deadline, a stop), or the actor has ended; the work may be
+  /// left undone. An asker on another loop is said to wait as long as its loop exists.
+  [[nodiscard]] bool wanted() const noexcept {
+    return envelope_ != nullptr && !envelope_->failed && envelope_->asker != nullptr &&
+           (envelope_->link != nullptr || envelope_->asker->asks().waits(envelope_->key));
+  }
   /// False once it was fulfilled or moved from.
   explicit operator bool() const noexcept { return envelope_ != nullptr; }
 

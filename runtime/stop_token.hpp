@@ -109,10 +109,12 @@ class StopToken {
       throw Stopped();
     }
   }
-  /// `callback` is called at the request. If stop was requested before, it is not called: ask
-  /// first.
+  /// `callback` is called at the request; within this, if stop was requested before.
   void link(StopCallback& callback) const noexcept {
     if (state_ == nullptr || state_->requested || state_->orphaned) {
+      if (stop_requested()) {
+        callback.on_stop(callback);
+      }
       return;
     }
     if (planted(Bug::kStopNotTold) && state_->first != nullptr && state_->first->next != nullptr) {

@@ -54,6 +54,11 @@ class AskTable {
     return slot;
   }
 
+  /// That ask is not over.
+  [[nodiscard]] bool waits(AskKey key) const noexcept {
+    return key.generation != 0 && entries_[key.index].generation == key.generation;
+  }
+
   [[nodiscard]] std::uint32_t pending() const noexcept { return pending_; }
 
  private:
