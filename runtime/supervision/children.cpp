@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "runtime/sleep.hpp"
+
 namespace tandem {
 
 void detail::stop_children(Children& children) noexcept { children.request_stop(); }
@@ -62,20 +64,27 @@ void Children::request_stop() noexcept {
 Task<> Children::look_after(Child* child) {
   for (;;) {
     co_await child->scope->empty();
-    if (child->with_another) {
+    ExitReason reason;
+    OnExit what = OnExit::kRestart;
+    if (!child->with_another) {
+      reason = child->exit_reason();
+      what = decide(*child, reason);
+      if (what == OnExit::kRestart) {
+        co_await pause(child);
+      }
+    }
+    if (child->with_another) {  // maybe since it pauses
       co_await child->remade;
       child->remade.reset();
       child->with_another = false;
       continue;
     }
-    ExitReason reason = child->exit_reason();
-    const OnExit what = decide(reason);
-    if (what == OnExit::kRestart) {
+    if (what == OnExit::kRestart && !stop_->stop_requested()) {
       co_await restart(child);
       continue;
     }
     end(*child, reason);
-    if (what == OnExit::kEscalate) {
+    if (what != OnExit::kStop) {  // while all stop, nothing is restarted, and no error is lost
       escalate(reason);
     }
     break;
@@ -86,7 +95,7 @@ Task<> Children::look_after(Child* child) {
   }
 }
 
-OnExit Children::decide(ExitReason& reason) {
+OnExit Children::decide(Child& child, ExitReason& reason) {
   if (reason.failed() && (!reason.restartable() || stop_->stop_requested())) {
     return OnExit::kEscalate;  // while all stop, nothing is restarted, and no error is lost
   }
@@ -103,23 +112,43 @@ OnExit Children::decide(ExitReason& reason) {
     if (!reason.failed()) {
       return OnExit::kStop;
     }
-    return may_restart(reason) ? OnExit::kRestart : OnExit::kEscalate;
+    return may_restart(child, reason) ? OnExit::kRestart : OnExit::kEscalate;
   }
   return what;
 }
 
-bool Children::may_restart(ExitReason& reason) {
-  const RestartLimit& limit = options_.limit;
+bool Children::may_restart(Child& child, ExitReason& reason) {
+  const RestartLimit& limit = child.options ? child.options->limit : options_.limit;
+  std::vector<TimePoint>& recent = child.options ? child.recent : recent_;
   const TimePoint now = scope_->loop().now();
-  std::erase_if(recent_, [&](TimePoint then) { return now - then > limit.within; });
-  if (recent_.size() < static_cast<std::size_t>(std::max(limit.most, 0))) {
-    recent_.push_back(now);
+  std::erase_if(recent, [&](TimePoint then) { return now - then > limit.within; });
+  if (recent.size() < static_cast<std::size_t>(std::max(limit.most, 0))) {
+    if (recent.empty()) {
+      child.pause = Duration(0);  // it has run long enough
+    }
+    recent.push_back(now);
     return true;
   }
   reason.error = std::make_exception_ptr(failure(
       ExitCode::kFailure, "actor", "{}; {} restarts within {:.3g} s are allowed; mend the cause",
       reason.text(), limit.most, std::chrono::duration<double>(limit.within).count()));
   return false;
+}
+
+Task<> Children::pause(Child* child) {
+  if (!child->options || child->options->backoff <= Duration(0)) {
+    co_return;
+  }
+  const Duration most = child->options->backoff_most;
+  const Duration next = child->pause == Duration(0) ? child->options->backoff
+                        : child->pause > most / 2   ? most
+                                                    : 2 * child->pause;
+  child->pause = std::min(next, most);
+  try {
+    co_await sleep_for(child->pause, stop_->token());
+  } catch (const Stopped&) {
+    // all are stopped, and this one is not restarted
+  }
 }
 
 Task<> Children::restart(Child* failed) {

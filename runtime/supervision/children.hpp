@@ -7,7 +7,8 @@
 // the parent is itself a child, its own parent decides next. More than `limit.most` restarts within
 // `limit.within` escalate. What cannot be restarted (errors of devices and collectives) escalates
 // up to the root; no parent is asked. A child that closed itself, or that was stopped, is not
-// restarted.
+// restarted. A child that is started with ChildOptions has a limit of its own, which counts its
+// restarts alone, and may pause before each: longer each time, until it has run for `limit.within`.
 // A restart: the tasks of the child's scope end, its state is destroyed, a new one is made from the
 // same arguments (copied) behind the same mailbox. Senders keep their address; what waits in the
 // mailbox survives and is handled by the new state, in its order. The message that failed is gone
@@ -49,6 +50,14 @@ struct RestartLimit {
   Duration within = std::chrono::seconds(10);
 };
 
+/// Of one child.
+struct ChildOptions {
+  RestartLimit limit = {};
+  /// The pause before the first restart, twice as long before the next, at most `backoff_most`.
+  Duration backoff = Duration(0);
+  Duration backoff_most = std::chrono::minutes(1);
+};
+
 class Children {
  public:
   enum class Strategy : unsigned char {
@@ -74,7 +83,13 @@ class Children {
 
   /// Makes A(args...) and starts it. Throws what the constructor throws.
   template <class A, class... Args>
-  typename A::AddressType start(Args... args);
+  typename A::AddressType start(Args... args) {
+    return start_child<A>(nullptr, std::move(args)...);
+  }
+  template <class A, class... Args>
+  typename A::AddressType start_with(const ChildOptions& options, Args... args) {
+    return start_child<A>(&options, std::move(args)...);
+  }
 
   /// Asks all of them to stop; they end as tasks of the parent's scope.
   void request_stop() noexcept;
@@ -102,15 +117,21 @@ class Children {
     bool with_another = false;  // all for one: ends because a sibling failed, and is remade with it
     bool ended = false;
     Event remade;
+    std::optional<ChildOptions> options;  // of its own
+    std::vector<TimePoint> recent;        // its restarts within its limit's time
+    Duration pause = Duration(0);         // before its last restart
   };
   template <class A, class... Args>
   struct ChildOf;
   using Ask = OnExit (*)(void* parent, const ExitReason& reason);
 
+  template <class A, class... Args>
+  typename A::AddressType start_child(const ChildOptions* options, Args... args);
   Scope& owner();
   Task<> look_after(Child* child);
-  OnExit decide(ExitReason& reason);
-  bool may_restart(ExitReason& reason);
+  OnExit decide(Child& child, ExitReason& reason);
+  bool may_restart(Child& child, ExitReason& reason);
+  Task<> pause(Child* child);
   Task<> restart(Child* child);
   void remake(Child& child);
   void end(Child& child, const ExitReason& reason) noexcept;
@@ -169,11 +190,14 @@ Children::Children(Actor<Self, Messages...>& parent, Options options)
 }
 
 template <class A, class... Args>
-typename A::AddressType Children::start(Args... args) {
+typename A::AddressType Children::start_child(const ChildOptions* options, Args... args) {
   Scope& scope = owner();
   children_.push_back(std::make_unique<ChildOf<A, Args...>>(std::move(args)...));
   auto& child = static_cast<ChildOf<A, Args...>&>(*children_.back());
   child.place = std::prev(children_.end());
+  if (options != nullptr) {
+    child.options = *options;
+  }
   try {
     child.make();
   } catch (...) {
