@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/detail/foreign_wake.hpp"
 #include "runtime/detail/loop_link.hpp"
 #include "runtime/detail/mailbox/ask_table.hpp"
 #include "runtime/detail/mailbox/mailbox.hpp"
@@ -215,10 +216,37 @@ std::size_t EventLoop::run_ready(std::size_t most) {
     synchronous_left_ = kSynchronousLimit;
     op->run(*op);
   }
+  if (foreign_ != nullptr) {
+    watch_for_foreign_loop();
+  }
   if (thrown_ != nullptr) {
     std::rethrow_exception(std::exchange(thrown_, nullptr));
   }
   return count;
+}
+
+int EventLoop::ready_descriptor() {
+  if (foreign_ == nullptr) {
+    foreign_ = std::make_unique<detail::ForeignWake>(reactor_);
+    foreign_->ring();  // the first run_ready() sees to the rest
+  }
+  return foreign_->descriptor();
+}
+
+// As before a sleep: what comes from now on makes the descriptor ready; what is there does so now.
+void EventLoop::watch_for_foreign_loop() {
+  if (timers_run_by_themselves_) {
+    reactor_.restart();
+    reactor_.poll();  // of operations that have ended since, the descriptor knows nothing
+    if (!pollers_.empty()) {
+      pollers_.poll_before_sleep();
+    }
+    alarm_.set(timer_due_ns());
+  }
+  fall_asleep();
+  if (!asleep_) {
+    foreign_->ring();
+  }
 }
 
 void EventLoop::fall_asleep() {
@@ -377,6 +405,9 @@ bool EventLoop::sleep_in_reactor(std::int64_t until_ns) {
 void EventLoop::wake() noexcept {
   if (detail::t_wake_tap != nullptr) [[unlikely]] {
     detail::t_wake_tap->woken(*this);
+  }
+  if (foreign_ != nullptr) {
+    foreign_->ring();
   }
   reactor_.stop();
   wakes_.paid();

@@ -50,6 +50,7 @@ class EventLoop;
 
 namespace detail {
 class AskTable;
+class ForeignWake;
 class LoopLink;
 extern constinit thread_local EventLoop* t_loop;
 }  // namespace detail
@@ -94,6 +95,12 @@ class EventLoop {
   /// several loops on one thread in turn (runtime/sim): with an injected clock the reactor gets no
   /// turn.
   std::size_t run_ready(std::size_t most);
+  /// For a loop inside a foreign one: a descriptor that can be read (poll, epoll, a
+  /// QSocketNotifier) as soon as run_ready() has something to do: due timers, sockets, files, what
+  /// other threads post. Each run_ready() makes it ready anew. What the foreign loop's own code
+  /// spawns or posts here is followed by a run_ready(). Made by the first call; throws Error where
+  /// no descriptor is left.
+  int ready_descriptor();
   /// For the same code: a loop with nothing to do tells those who post that it sleeps; until
   /// stop_sleeping() or run_ready() only their wake makes it ready. Nothing if something is there.
   void fall_asleep();
@@ -262,6 +269,7 @@ class EventLoop {
   bool sleep_in_reactor(std::int64_t until_ns);
   void wake() noexcept;
   void note_stall(std::int64_t ns);
+  void watch_for_foreign_loop();
 
   Options options_;
   Clock* clock_;
@@ -288,6 +296,7 @@ class EventLoop {
   asio::io_context reactor_;
   asio::executor_work_guard<asio::io_context::executor_type> reactor_work_;
   detail::Alarm alarm_;
+  std::unique_ptr<detail::ForeignWake> foreign_;  // null: no foreign loop waits for this one
   PendingWakeups wakes_;
   ExpectedWait expected_;
   std::uint64_t stalls_ = 0;

@@ -8,6 +8,7 @@
 #include <asio/local/stream_protocol.hpp>
 #include <asio/write.hpp>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include "runtime/actor.hpp"
@@ -95,6 +96,37 @@ TEST_P(ShortRuns, RunReadyDoesEverythingThatIsReady) {
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, ShortRuns,
                          testing::Values(FileIo::Backend::kAuto, FileIo::Backend::kThreads));
+
+// A foreign loop that only ever waits for the descriptor: without it this would wait for ever.
+TEST_P(ShortRuns, ADescriptorSaysWhenThereIsSomethingToDo) {
+  bool posted = false;  // of the loop's thread
+  std::jthread other([&] {
+    std::this_thread::sleep_for(5ms);
+    scope.spawn("file", &waits_for_file, &io, &progress);
+    loop.post([&] {
+      scope.spawn("timer", &waits_for_time, &progress);
+      posted = true;
+    });
+  });
+  pollfd watched{.fd = loop.ready_descriptor(), .events = POLLIN, .revents = 0};
+  int rounds = 0;
+  while (!posted || !progress.all() || scope.running() > 0) {
+    ASSERT_EQ(::poll(&watched, 1, 30'000), 1);
+    (void)loop.run_ready(1);  // one at a time: what is left over makes it ready, too
+    ++rounds;
+  }
+  other.join();
+  while (loop.run_ready(100) > 0) {
+  }
+  for (int i = 0; i < 10 && ::poll(&watched, 1, 0) == 1; ++i) {  // late wakes
+    (void)loop.run_ready(100);
+  }
+  EXPECT_EQ(::poll(&watched, 1, 0), 0) << "it is ready though nothing is to do";
+  EXPECT_GT(rounds, 5);
+  loop.post([] {});
+  EXPECT_EQ(::poll(&watched, 1, 30'000), 1);
+  EXPECT_EQ(loop.run_ready(100), 1U);
+}
 
 TEST(LongestTimes, NeverEnd) {
   EventLoop loop;
