@@ -21,7 +21,12 @@ Engine::~Engine() = default;
 Engine::Engine(Engine&&) noexcept = default;
 
 std::optional<StepResult> Engine::train_step() {
-  TANDEM_CHECK(impl_->loader.has_value(), "train_step() without batches needs a dataset");
+  impl_->require_between_steps("train_step()");
+  if (!impl_->loader) {
+    throw user_error("engine",
+                     "train_step() was handed no batches, and InitializeArgs::dataset is null; "
+                     "give a data set, or hand batches to train_step()");
+  }
   // Asked before the step begins: a step that has issued its gathers is run to its end.
   const auto batches = impl_->loader->batches();
   const auto needed = static_cast<std::int64_t>(impl_->accumulation);
@@ -30,7 +35,7 @@ std::optional<StepResult> Engine::train_step() {
   }
   return impl_->run(
       [](Impl* self) -> Task<StepResult> {
-        self->begin_step();
+        self->begin_step(self->accumulation);
         for (std::size_t a = 0; a < self->accumulation; ++a) {
           std::optional<Batch> batch = co_await self->next_batch();
           TANDEM_CHECK(batch.has_value(), "the loader counted its batches");
@@ -42,10 +47,20 @@ std::optional<StepResult> Engine::train_step() {
       impl_.get());
 }
 
-StepResult Engine::train_step(std::span<const Batch> micro_batches) {
+namespace {
+
+void check_step(const Engine::Impl& impl, std::span<const Batch> micro_batches) {
+  impl.require_between_steps("train_step()");
+  impl.require_step_of(micro_batches.size());
   for (const Batch& batch : micro_batches) {
     check_batch(batch, BatchUse::kLoss);
   }
+}
+
+}  // namespace
+
+StepResult Engine::train_step(std::span<const Batch> micro_batches) {
+  check_step(*impl_, micro_batches);
   return impl_->run(&Impl::step_on, impl_.get(),
                     std::vector<Batch>(micro_batches.begin(), micro_batches.end()));
 }
@@ -53,9 +68,7 @@ StepResult Engine::train_step(std::span<const Batch> micro_batches) {
 EventLoop& Engine::loop() { return impl_->rank.loop(); }
 
 Task<StepResult> Engine::train_step_on_loop(std::vector<Batch> micro_batches) {
-  for (const Batch& batch : micro_batches) {
-    check_batch(batch, BatchUse::kLoss);
-  }
+  check_step(*impl_, micro_batches);
   return impl_->step_on(std::move(micro_batches));
 }
 
@@ -64,12 +77,28 @@ Loss Engine::forward(Batch batch) {
     return {evaluate(std::move(batch))};
   }
   check_batch(batch, BatchUse::kLoss);
-  TANDEM_CHECK(!impl_->forward_pending, "forward() twice without backward(); use evaluate()");
+  if (impl_->forward_pending) {
+    throw user_error("engine",
+                     "forward() was called twice without backward(); call backward() with the loss "
+                     "of the first one, or evaluate() for a loss alone");
+  }
+  if (is_gradient_accumulation_boundary()) {
+    throw user_error("engine",
+                     "forward() was called after the last of a step's {} micro-batches; call "
+                     "step() after each backward()",
+                     impl_->accumulation);
+  }
+  if (impl_->means_tokens() && !batch.loss_share) {
+    throw user_error("engine",
+                     "with loss_mean tokens forward() needs Batch::loss_share, the micro-batch's "
+                     "part of the step's labels; or hand all of a step to train_step()");
+  }
+  impl_->require_whole();
   impl_->forward_pending = true;
   return impl_->run(
       [](Impl* self, Batch input) -> Task<Loss> {
         if (self->micro_step == 0) {
-          self->begin_step();
+          self->begin_step(self->accumulation);
         }
         co_await self->forward(std::move(input));
         co_return Loss{(co_await self->step.losses()).back(), self->micro_batches};
@@ -105,7 +134,7 @@ std::optional<StepResult> Engine::step() {
 }
 
 void Engine::train(bool mode) {
-  impl_->check_no_step_in_flight();
+  impl_->require_between_steps(mode ? "train()" : "eval()");
   impl_->training = mode;
 }
 void Engine::eval() { train(false); }
@@ -113,7 +142,7 @@ bool Engine::training() const { return impl_->training; }
 
 float Engine::evaluate(Batch batch) {
   check_batch(batch, BatchUse::kLoss);
-  impl_->check_no_step_in_flight();
+  impl_->require_between_steps("evaluate()");
   return impl_->run(
       [](Impl* self, Batch input) -> Task<float> {
         const at::Tensor loss = co_await self->step.infer(std::move(input), HeadOutput::kLoss);
@@ -124,7 +153,7 @@ float Engine::evaluate(Batch batch) {
 
 at::Tensor Engine::logits(Batch batch) {
   check_batch(batch, BatchUse::kLogits);
-  impl_->check_no_step_in_flight();
+  impl_->require_between_steps("logits()");
   return impl_->run(
       [](Impl* self, Batch input) -> Task<at::Tensor> {
         const std::shared_ptr<TextMemory> memory = input.memory;
@@ -158,11 +187,13 @@ Task<> visit_all(Rank* rank, TrainStep* step, WholeOf whole_of, const Visitor* v
 }  // namespace
 
 void Engine::for_each_parameter(const Visitor& visit) {
+  impl_->require_no_gathers_ahead("for_each_parameter()");
   drain();
   impl_->run(&visit_all, &impl_->rank, &impl_->step, &TrainStep::whole_master, &visit);
 }
 
 void Engine::for_each_gradient(const Visitor& visit) {
+  impl_->require_no_gathers_ahead("for_each_gradient()");
   impl_->run([](Impl* self) -> Task<> { co_await self->step.reductions_done(); }, impl_.get());
   impl_->run(&visit_all, &impl_->rank, &impl_->step, &TrainStep::whole_gradient, &visit);
 }
@@ -259,7 +290,7 @@ Task<CheckpointOutcome> Engine::save_checkpoint_on_loop(CheckpointArgs args) {
 }
 
 bool Engine::begin_checkpoint(CheckpointArgs args) {
-  impl_->check_no_step_in_flight();
+  impl_->require_between_steps("begin_checkpoint()");
   return impl_->run(&Impl::begin_checkpoint, impl_.get(), std::move(args));
 }
 
@@ -269,12 +300,12 @@ std::optional<CheckpointOutcome> Engine::finish_checkpoint() {
 
 LoadedCheckpoint Engine::load_checkpoint(const std::string& load_dir, const std::string& tag,
                                          LoadArgs args) {
-  impl_->check_no_step_in_flight();
+  impl_->require_between_steps("load_checkpoint()");
   return impl_->run(&Impl::load_checkpoint, impl_.get(), load_dir, tag, std::move(args));
 }
 
 LoadedCheckpoint Engine::load_foreign(ForeignState state) {
-  impl_->check_no_step_in_flight();
+  impl_->require_between_steps("load_foreign()");
   return impl_->run(&Impl::load_foreign, impl_.get(), std::move(state));
 }
 

@@ -10,6 +10,9 @@
 // weights waits for just those. With several ranks every call that runs the model or visits
 // parameters is a collective: all ranks make the same calls in the same order. A rank that leaves
 // one out makes the others fail by their deadline, naming it.
+//
+// A call in a wrong order, or with what it cannot take, is an Error and changes nothing. After a
+// failure amid a step or a load every further call that runs the model is an Error that says so.
 #pragma once
 
 #include <array>
@@ -121,7 +124,9 @@ class Engine {
 
   /// One optimizer step on the loader's next micro-batches; nullopt when all epochs have ended.
   std::optional<StepResult> train_step();
-  /// One optimizer step on micro-batches of the caller (gradient_accumulation_steps of them).
+  /// One optimizer step on micro-batches of the caller: any number of them, the same on all ranks;
+  /// the gradient is their mean. In 16 bits one rank takes more than one where the config's
+  /// gradient_accumulation_steps is above 1. A call within a step of forward() is an Error.
   StepResult train_step(std::span<const Batch> micro_batches);
 
   /// For programs that are actors or coroutines themselves: they run on the rank's loop, and the

@@ -73,7 +73,8 @@ Task<std::string> Engine::Impl::bad_activation() {
   const std::string& name = segments[forward ? place : segments.size() - 1 - place].name;
   co_return fmt::format("{} {}, in the {} of micro-batch {} of {} on rank {}",
                         forward ? "the output of" : "the gradient of the input of", name,
-                        forward ? "forward" : "backward", pass / 2 + 1, accumulation, on_rank);
+                        forward ? "forward" : "backward", pass / 2 + 1, step_micro_batches,
+                        on_rank);
 }
 
 Task<Error> Engine::Impl::bad_state(double loss, std::string bad_gradient) {

@@ -115,6 +115,7 @@ Task<std::optional<CheckpointOutcome>> Engine::Impl::finish_checkpoint() {
 
 Task<LoadedCheckpoint> Engine::Impl::load_checkpoint(std::string load_dir, std::string tag,
                                                      LoadArgs args) {
+  require_between_steps("load_checkpoint()");
   co_await checkpoints().finish();
   CheckpointLoad load(checkpoints(), rank);
   co_await load.look(tag.empty() ? load_dir : load_dir + "/" + tag, !tag.empty());

@@ -11,7 +11,7 @@
 
 #include "engine/engine_impl.hpp"
 #include "engine/types/batch_check.hpp"
-#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
@@ -22,6 +22,15 @@ struct BatchSums {
   std::int64_t labels = 0;
   std::int64_t records = 0;
 };
+
+void check_sizes(const EvaluateArgs& args) {
+  if (args.micro_batch < 1 || args.batches < 0) {
+    throw user_error("engine",
+                     "evaluate_sums() was asked for {} micro-batches of {} records; give 1 record "
+                     "at least, and 0 micro-batches for all",
+                     args.batches, args.micro_batch);
+  }
+}
 
 HostBatch collate(const Dataset& dataset, std::int64_t batch, std::int64_t size) {
   const std::int64_t begin = batch * size;
@@ -34,8 +43,7 @@ HostBatch collate(const Dataset& dataset, std::int64_t batch, std::int64_t size)
 }  // namespace
 
 Task<EvalSums> Engine::Impl::evaluate_sums(const Dataset* dataset, EvaluateArgs args) {
-  TANDEM_CHECK(args.micro_batch >= 1 && args.batches >= 0, "a size and a number of micro-batches");
-  check_no_step_in_flight();
+  require_between_steps("evaluate_sums()");
   const Stopwatch watch;
   const std::int64_t all = (dataset->size() + args.micro_batch - 1) / args.micro_batch;
   const std::int64_t batches = args.batches == 0 ? all : std::min(all, args.batches);
@@ -78,11 +86,14 @@ Task<EvalSums> Engine::Impl::evaluate_sums(const Dataset* dataset, EvaluateArgs 
 }
 
 EvalSums Engine::evaluate_sums(const Dataset& dataset, EvaluateArgs args) {
+  check_sizes(args);
+  impl_->require_between_steps("evaluate_sums()");
   return impl_->run(&Impl::evaluate_sums, impl_.get(), &dataset, args);
 }
 
 Task<EvalSums> Engine::evaluate_sums_on_loop(std::shared_ptr<const Dataset> dataset,
                                              EvaluateArgs args) {
+  check_sizes(args);
   const Dataset* const data = dataset.get();
   Impl* const self = impl_.get();
   co_return co_await self->evaluate_sums(data, args);

@@ -208,18 +208,37 @@ void Engine::Impl::fail(std::exception_ptr error) {
     if (cause.code() == ExitCode::kBadState) {
       throw;  // every rank comes to it after the same step, and can still be asked for its weights
     }
+    if (is_torn_) {
+      torn_by_ = cause;
+    }
     rank.give_up(cause);
     throw;
   } catch (const std::exception& cause) {
+    if (is_torn_) {
+      torn_by_ = failure(ExitCode::kFailure, "engine", "{}", cause.what());
+    }
     rank.give_up(cause);
     throw;
   }
 }
 
+void Engine::Impl::require_whole() const {
+  if (torn_by_) {
+    throw failure(torn_by_->code(), "engine",
+                  "an earlier call failed amid a step or a load, and the engine cannot go on: {}; "
+                  "make a new one, and load a checkpoint",
+                  torn_by_->what());
+  }
+}
+
 void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int64_t epochs,
                                 std::uint64_t seed, const PrefetchOptions& ahead) {
-  TANDEM_CHECK(ahead.workers >= 1 && ahead.depth >= 1,
-               "the loader needs a worker and room for a batch");
+  if (ahead.workers < 1 || ahead.depth < 1) {
+    throw user_error("engine",
+                     "InitializeArgs::prefetch has {} workers and a depth of {}; the loader needs "
+                     "1 of each at least",
+                     ahead.workers, ahead.depth);
+  }
   data_fingerprint = dataset->fingerprint();
   communicator->require_same("data", data_fingerprint);
   loader.emplace(std::move(dataset),
@@ -252,9 +271,37 @@ void Engine::Impl::start_prefetch(std::int64_t first) {
   prefetches.back()->start(rank.scope());
 }
 
-void Engine::Impl::check_no_step_in_flight() const {
-  TANDEM_CHECK(micro_step == 0 && !forward_pending,
-               "a step in flight holds gathered units; evaluate before forward() or after step()");
+void Engine::Impl::require_between_steps(std::string_view call) const {
+  require_whole();
+  if (is_torn_) {
+    throw user_error("engine",
+                     "{} was called within a step, after {} of its {} backward() calls{}; call it "
+                     "before the step's first forward() or after its step()",
+                     call, micro_step, step_micro_batches,
+                     forward_pending ? " and the next forward()" : "");
+  }
+}
+
+void Engine::Impl::require_no_gathers_ahead(std::string_view call) const {
+  if (communicator->world_size() > 1 && !(is_torn_ && micro_step == step_micro_batches)) {
+    require_between_steps(call);
+  }
+}
+
+void Engine::Impl::require_step_of(std::size_t micro_batches) const {
+  if (micro_batches == 0) {
+    throw user_error("engine", "train_step() was handed no micro-batch; hand it one at least");
+  }
+  const RankSizes& sizes = rank.layout().sizes;
+  const bool on_nvme = std::ranges::any_of(sizes.units, &UnitSizes::weights_on_nvme);
+  if (micro_batches > 1 && accumulation == 1 && communicator->world_size() == 1 &&
+      (sizes.accumulator_type != DType::kF32 || on_nvme)) {
+    throw user_error("engine",
+                     "train_step() was handed {} micro-batches, and with "
+                     "gradient_accumulation_steps 1 there is no room to add gradients of {}; set "
+                     "it to the largest number of a step",
+                     micro_batches, on_nvme ? "weights on NVMe" : "16 bits");
+  }
 }
 
 double Engine::Impl::rate_of(std::int64_t optimizer_step) const {
@@ -267,13 +314,16 @@ double Engine::Impl::loss_gradient() const {
   if (means_tokens()) {
     return scale * loss_shares_.back();
   }
-  return scale / (static_cast<double>(accumulation) * static_cast<double>(groups_of_ranks()));
+  return scale / (static_cast<double>(step_micro_batches) * static_cast<double>(groups_of_ranks()));
 }
 
-void Engine::Impl::begin_step() {
+void Engine::Impl::begin_step(std::size_t micro_batches_of_step) {
+  is_torn_ = true;
+  step_micro_batches = micro_batches_of_step;
   // The last step that may be skipped looks where its numbers go wrong: the run's end will tell.
   const bool looks = skipped_in_a_row > 0 && skipped_in_a_row + 1 >= skips_allowed();
-  step.begin(global_steps + 1, accumulation, update_of_step(rate_of(applied_steps + 1)), looks);
+  step.begin(global_steps + 1, step_micro_batches, update_of_step(rate_of(applied_steps + 1)),
+             looks);
   micro_step = 0;
   losses_.clear();
   loss_shares_.clear();
@@ -308,12 +358,7 @@ Task<> Engine::Impl::forward(Batch batch) {
                       .length = length,
                       .share = 1.0 / static_cast<double>(config.sequence_parallel_size)});
   if (means_tokens()) {
-    if (!batch.loss_share) {
-      throw user_error("engine",
-                       "with loss_mean tokens forward() needs Batch::loss_share, the micro-batch's "
-                       "part of the step's labels; or hand all of a step to train_step()");
-    }
-    loss_shares_.push_back(*batch.loss_share);
+    loss_shares_.push_back(batch.loss_share.value());
   }
   batch.number = micro_batches++ * groups_of_ranks() + group_of_rank();
   const Stopwatch watch;
@@ -367,6 +412,7 @@ Task<StepResult> Engine::Impl::finish() {
   const double reduce_s = step.exposure().reduce_s;
   result.verdict = co_await step.finish(update);
   const double finish_s = watch.elapsed_s();
+  is_torn_ = false;
   result.step = ++global_steps;
   if (count(result.verdict)) {
     throw co_await bad_state(result.loss, result.verdict.norm.bad_parameter);
@@ -384,12 +430,11 @@ Task<StepResult> Engine::Impl::finish() {
 }
 
 Task<StepResult> Engine::Impl::step_on(std::vector<Batch> batches) {
-  TANDEM_CHECK(batches.size() == accumulation,
-               "one step takes gradient_accumulation_steps micro-batches");
+  require_between_steps("train_step()");
   if (means_tokens()) {
     co_await set_loss_shares(&batches);
   }
-  begin_step();
+  begin_step(batches.size());
   for (const Batch& batch : batches) {
     co_await forward(batch);
     co_await backward();

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "actors/data_prefetch.hpp"
 #include "engine/checkpoint/checkpointer.hpp"
@@ -41,7 +42,12 @@ struct Engine::Impl {
                     const PrefetchOptions& ahead);
   /// Makes batches from micro-batch `first` of this rank on.
   void start_prefetch(std::int64_t first);
-  void check_no_step_in_flight() const;
+  // Wrong calls are refused before they have changed anything: the engine is as before.
+  void require_between_steps(std::string_view call) const;
+  /// Gathers of a step that goes on have their turn before others.
+  void require_no_gathers_ahead(std::string_view call) const;
+  /// How many micro-batches a step of the caller's may have.
+  void require_step_of(std::size_t micro_batches) const;
   [[nodiscard]] double rate_of(std::int64_t optimizer_step) const;
   /// Where the schedule moves them.
   [[nodiscard]] std::optional<std::array<double, 2>> betas_of(std::int64_t optimizer_step) const {
@@ -66,6 +72,7 @@ struct Engine::Impl {
   /// wait for it.
   template <class Function, class... Arguments>
   auto run(Function function, Arguments... arguments) {
+    require_whole();
     try {
       return rank.loop().run(function, std::move(arguments)...);
     } catch (...) {
@@ -75,9 +82,11 @@ struct Engine::Impl {
 
   /// Tells the peers why, and throws the cause.
   [[noreturn]] void fail(std::exception_ptr error);
+  /// Throws where a call failed within a step, or amid a load: what it left cannot be gone on with.
+  void require_whole() const;
 
   // One step: begin, (forward, backward) for each micro-batch, finish.
-  void begin_step();
+  void begin_step(std::size_t micro_batches);
   /// The loader's next micro-batch as tensors; nullopt past the last epoch.
   Task<std::optional<Batch>> next_batch();
   Task<> forward(Batch batch);
@@ -146,6 +155,7 @@ struct Engine::Impl {
   int skipped_in_a_row = 0;  // but while an fp16 loss scale falls
 
   // The step in flight.
+  std::size_t step_micro_batches = 1;  // of this rank
   std::size_t micro_step = 0;
   bool forward_pending = false;
 
@@ -193,6 +203,8 @@ struct Engine::Impl {
   double checkpoint_wait_s_ = 0;  // between steps
   Busy busy_at_start_;
   Stopwatch watch_;
+  bool is_torn_ = false;  // a step or a load has begun and has not ended
+  std::optional<Error> torn_by_;
 };
 
 }  // namespace tandem

@@ -71,7 +71,7 @@ void Engine::Impl::measure_phases(StepResult& result, double finish_s, double re
   all.forward_s = step.visit_times().all(Phase::kForward);
   all.backward_s = step.visit_times().all(Phase::kBackward) + all.allreduce_s;
   all.step_s = std::max(0.0, result.step_time_s - all.forward_s - all.backward_s);
-  const auto micro_steps = static_cast<double>(accumulation);
+  const auto micro_steps = static_cast<double>(step_micro_batches);
   result.last_micro_step = {.forward_s = all.forward_s / micro_steps,
                             .backward_s = all.backward_s / micro_steps,
                             .allreduce_s = all.allreduce_s / micro_steps,
@@ -174,7 +174,7 @@ Task<CommsSummary> Engine::Impl::comms_summary(bool compare) {
 void Engine::report_by(Reporting reporting) { impl_->reporting = std::move(reporting); }
 
 CommsSummary Engine::comms_summary(bool show_straggler) {
-  impl_->check_no_step_in_flight();
+  impl_->require_between_steps("comms_summary()");
   return impl_->run(&Impl::comms_summary, impl_.get(), show_straggler);
 }
 
