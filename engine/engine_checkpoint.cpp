@@ -1,6 +1,7 @@
 // The part of Engine that saves and loads checkpoints: what a run's state is beside its tensors,
 // and how a run takes it on.
 #include <algorithm>
+#include <cstring>
 #include <span>
 #include <string>
 #include <utility>
@@ -80,10 +81,43 @@ RunState Engine::Impl::run_state() const {
           .config = resolved_json(config)};
 }
 
+/// Ranks that keep the whole of a unit all have its sums, and rank 0 speaks for them.
+Task<std::vector<std::pair<std::string, std::uint64_t>>> Engine::Impl::base_sums() {
+  const FrozenBase& base = rank.loader().frozen_base();
+  std::vector<std::pair<std::string, std::uint64_t>> all;
+  if (!base.any()) {
+    co_return all;
+  }
+  const RankLayout& layout = rank.layout();
+  std::vector<std::uint64_t> sums;
+  for (std::size_t unit = 0; unit < layout.model.units.size(); ++unit) {
+    const bool counts =
+        layout.sharding.is_sharded(layout.model.units[unit]) || layout.sharding.rank == 0;
+    for (std::size_t i = 0; i < base.sums_of(unit).size(); ++i) {
+      all.emplace_back(layout.model.units[unit].parameters[i].name, 0);
+      sums.push_back(counts ? base.sums_of(unit)[i] : 0);
+    }
+  }
+  const auto bytes = std::as_bytes(std::span(sums));
+  const std::vector<std::byte> of_all =
+      co_await of_all_ranks(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  for (std::size_t at = 0; at < of_all.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t sum = 0;
+    std::memcpy(&sum, of_all.data() + at, sizeof(sum));
+    all[at / sizeof(sum) % all.size()].second += sum;
+  }
+  co_return all;
+}
+
 Task<bool> Engine::Impl::begin_checkpoint(CheckpointArgs args) {
+  require_between_steps("begin_checkpoint()");
   const Stopwatch watch;
   Checkpointer& saves = checkpoints();
-  std::vector<PlannedText> texts = {{kStateFile, run_state().json()},
+  RunState state = run_state();
+  if (!saves.saves_frozen()) {
+    state.base = co_await base_sums();
+  }
+  std::vector<PlannedText> texts = {{kStateFile, state.json()},
                                     {kClientFile, args.client_state},
                                     {kIndexFile, saves.layout().index_json()}};
   for (auto& [name, text] : args.files) {
@@ -148,7 +182,12 @@ Task<LoadedCheckpoint> Engine::Impl::load_whole(CheckpointLoad* load, LoadArgs a
   if (args.module_only) {
     args.ignored = {"data", "seed", "batch", "optimizer"};
   }
-  loaded.notes = check_resume(saved, run_state(), args.ignored, folder);
+  RunState now = run_state();
+  loaded.notes = check_resume(saved, now, args.ignored, folder);
+  if (!saved.base.empty()) {
+    now.base = co_await base_sums();
+    check_base(saved, now, folder);
+  }
 
   const UpdateConfig& optimizer = rank.layout().shape.update;
   std::vector<std::string> arrays = {std::string(array_name(optimizer, kMasterArray))};
@@ -171,13 +210,26 @@ Task<LoadedCheckpoint> Engine::Impl::load_whole(CheckpointLoad* load, LoadArgs a
 Task<> Engine::Impl::restore_tensors(const StateSource* source, bool moments,
                                      CheckpointLoad* load) {
   co_await step.drain();
+  is_torn_ = true;
   for (std::size_t unit = 0; unit < rank.units().size(); ++unit) {
+    if (load != nullptr && !load->has_unit(unit)) {
+      continue;
+    }
     if (load != nullptr) {
       co_await load->fetch(unit);
     }
     co_await rank.loader().restore(unit, rank.optimizer().state_of(unit), source, moments);
   }
   co_await step.weights_replaced();
+  if (const FrozenBase& base = rank.loader().frozen_base(); base.any()) {
+    // What the source does not give again has to be saved.
+    const std::vector<std::byte> of_source =
+        co_await of_all_ranks(std::vector(1, base.is_of_source() ? std::byte{1} : std::byte{0}));
+    if (std::ranges::find(of_source, std::byte{0}) != of_source.end()) {
+      checkpoints().save_frozen();
+    }
+  }
+  is_torn_ = false;
 }
 
 Task<LoadedCheckpoint> Engine::Impl::load_foreign(ForeignState state) {

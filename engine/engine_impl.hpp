@@ -100,6 +100,8 @@ struct Engine::Impl {
   Task<LoadedCheckpoint> load_checkpoint(std::string folder, std::string tag, LoadArgs args);
   Task<LoadedCheckpoint> load_foreign(ForeignState state);
   [[nodiscard]] RunState run_state() const;
+  /// RunState::base of what checkpoints leave out. A collective.
+  Task<std::vector<std::pair<std::string, std::uint64_t>>> base_sums();
   /// Between steps (engine_evaluate.cpp).
   Task<EvalSums> evaluate_sums(const Dataset* dataset, EvaluateArgs args);
 

@@ -171,7 +171,7 @@ ElementRun kept_by(const RankLayout& layout, std::uint32_t rank, std::size_t uni
 }
 
 CheckpointLayout CheckpointLayout::of(const RankLayout& layout,
-                                      std::span<const std::uint32_t> ranks) {
+                                      std::span<const std::uint32_t> ranks, bool with_frozen) {
   CheckpointLayout made;
   const std::vector<UnitSpec>& units = layout.model.units;
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
@@ -183,7 +183,9 @@ CheckpointLayout CheckpointLayout::of(const RankLayout& layout,
   for (std::uint32_t array = kMasterArray; array < arrays; ++array) {
     ArrayFiles files(layout, ranks, array, made);
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      files.add_unit(unit);
+      if (with_frozen || !units[unit].frozen()) {
+        files.add_unit(unit);
+      }
     }
     files.name_files(array_name(layout.shape.update, array));
   }

@@ -1,7 +1,8 @@
 // engine/checkpoint/checkpoint_layout.hpp — which files a checkpoint has, and where in them each
 // element of a rank's state goes.
 //
-//   master-00001-of-00002.safetensors       every parameter by its Hugging Face name, fp32
+//   master-00001-of-00002.safetensors       every parameter by its Hugging Face name, fp32; none
+//                                           of units that are frozen as a whole
 //   exp_avg-00001-of-00002.safetensors      what the optimizer has, likewise; none of frozen ones
 //   model.safetensors.index.json            so that Transformers reads the masters
 //
@@ -54,8 +55,10 @@ struct CheckpointLayout {
   std::vector<PlannedFile> whole;  // of the whole checkpoint: the same where all share it
   std::vector<CheckpointWriter::Unit> units;  // [unit] what this rank writes
 
-  /// `ranks`: those of this rank's disk, this one among them; none: all share one.
-  static CheckpointLayout of(const RankLayout& layout, std::span<const std::uint32_t> ranks = {});
+  /// `ranks`: those of this rank's disk, this one among them; none: all share one. `with_frozen`:
+  /// the masters of frozen units, too, which their source does not give again.
+  static CheckpointLayout of(const RankLayout& layout, std::span<const std::uint32_t> ranks = {},
+                             bool with_frozen = false);
   /// The text of kIndexFile, over the masters.
   [[nodiscard]] std::string index_json() const;
   /// The largest unit of this rank: what staging needs at least to be of use.

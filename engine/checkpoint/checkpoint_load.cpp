@@ -136,6 +136,18 @@ void CheckpointLoad::take(std::vector<std::string> arrays) {
   source_.emplace(held_[ranks_.own_disk()], arrays_);
 }
 
+bool CheckpointLoad::has_unit(std::size_t unit) const {
+  const UnitSpec& spec = rank_.layout().model.units[unit];
+  if (!spec.frozen() || spec.parameters.empty()) {
+    return true;
+  }
+  return std::ranges::any_of(any()->whole, [&](const PlannedFile& file) {
+    return array_of_file(file.name) == arrays_.front() &&
+           std::ranges::find(file.tensors, spec.parameters.front().name, &TensorPlan::name) !=
+               file.tensors.end();
+  });
+}
+
 // ---- what comes from other disks
 
 ElementRun CheckpointLoad::Stream::part_of(std::size_t place) const {

@@ -50,6 +50,8 @@ class CheckpointLoad {
 
   /// Which arrays are to be read, by their names. Throws user_error where the model is another one.
   void take(std::vector<std::string> arrays);
+  /// Whether the checkpoint has the unit, as it has all but frozen ones whose source has them.
+  [[nodiscard]] bool has_unit(std::size_t unit) const;
   /// What this rank needs of a unit is there afterwards, until the next call.
   Task<> fetch(std::size_t unit);
   [[nodiscard]] StateSource source() const { return source_->source(); }

@@ -27,6 +27,11 @@ void require_shapes(const HeldCheckpoint& held, const RankLayout& layout,
       }
     }
     for (const UnitSpec& unit : layout.model.units) {
+      if (unit.frozen() && std::ranges::none_of(unit.parameters, [&](const ParameterSpec& one) {
+            return tensors.contains(one.name);
+          })) {
+        continue;  // of its source
+      }
       for (const ParameterSpec& parameter : unit.parameters) {
         if (!layout.has_array(parameter, static_cast<std::uint32_t>(array))) {
           continue;

@@ -91,9 +91,19 @@ Task<> Checkpointer::look_at_disks() {
   parent_ = request_.parent;
   const std::uint32_t me = rank_.layout().sharding.rank;
   of_own_disk_ = disks_.ranks_of(disks_.of_rank[me]);
-  layout_ = disks_.are_several() ? CheckpointLayout::of(rank_.layout(), of_own_disk_)
-                                 : CheckpointLayout::of(rank_.layout());
+  make_layout();
+}
+
+void Checkpointer::make_layout() {
+  layout_ = disks_.are_several() ? CheckpointLayout::of(rank_.layout(), of_own_disk_, with_frozen_)
+                                 : CheckpointLayout::of(rank_.layout(), {}, with_frozen_);
   writer_.use_units(layout_.units);
+}
+
+void Checkpointer::save_frozen() {
+  if (!std::exchange(with_frozen_, true)) {
+    make_layout();
+  }
 }
 
 void Checkpointer::make_save(Start start) {

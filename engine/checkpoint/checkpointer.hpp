@@ -96,6 +96,9 @@ class Checkpointer {
   Task<> end();
 
   [[nodiscard]] FileIo& files() noexcept { return io_; }
+  /// Saves from here on have the masters of frozen units, too. Between saves.
+  void save_frozen();
+  [[nodiscard]] bool saves_frozen() const noexcept { return with_frozen_; }
   [[nodiscard]] const CheckpointLayout& layout() const noexcept { return layout_; }
   /// As many bytes of every rank, or a text, in rank order.
   Task<std::vector<std::byte>> bytes_of_all_ranks(std::vector<std::byte> mine) {
@@ -133,7 +136,10 @@ class Checkpointer {
   Exchange exchange_;
   FileIo io_;
   std::vector<std::string> hosts_;
+  void make_layout();
+
   CheckpointLayout layout_;
+  bool with_frozen_ = false;
   CheckpointWriter writer_;
   std::string parent_;                      // that disks_ is of
   Disks disks_;                             // of the folder of checkpoints

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -57,6 +58,13 @@ std::string RunState::json() const {
       .field("zero_stage", zero_stage)
       .field("precision", precision)
       .field("optimizer_state", state_layout);
+  if (!base.empty()) {
+    json.key("base").begin_object();
+    for (const auto& [name, sum] : base) {
+      json.field(name, fmt::format("{:016x}", sum));
+    }
+    json.end_object();
+  }
   json.key("config").raw(config.empty() ? "null" : config);
   return json.end_object().take() + "\n";
 }
@@ -78,6 +86,16 @@ std::optional<std::uint64_t> seed_in(const JsonValue& value) {
     throw value.wrong("a whole number of at most 2^64 - 1, as text");
   }
   return seed;
+}
+
+std::uint64_t sum_in(const JsonValue& value) {
+  const std::string_view text = value.string();
+  std::uint64_t sum = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), sum, 16);
+  if (read.ec != std::errc() || read.ptr != text.data() + text.size() || text.size() != 16) {
+    throw value.wrong("16 hexadecimal digits");
+  }
+  return sum;
 }
 
 /// The relations between the counts of every run, whatever it was resumed from.
@@ -143,6 +161,11 @@ RunState RunState::parse(const std::string& text, const std::string& file) {
   if (const auto mean = root.find("loss_mean")) {  // older checkpoints do not say
     state.loss_mean = mean->string();
   }
+  if (const auto base = root.find("base")) {  // older checkpoints have all there is
+    for (const auto& [name, sum] : base->members()) {
+      state.base.emplace_back(name, sum_in(sum));
+    }
+  }
   if (const auto config = root.find("config")) {
     state.config = simdjson::minify(config->raw());
   }
@@ -158,6 +181,26 @@ RunState RunState::parse(const std::string& text, const std::string& file) {
   }
   check_counts(state, root);
   return state;
+}
+
+void check_base(const RunState& saved, const RunState& now, const std::string& folder) {
+  const std::map<std::string, std::uint64_t> sums(now.base.begin(), now.base.end());
+  for (const auto& [name, sum] : saved.base) {
+    const auto found = sums.find(name);
+    if (found == sums.end()) {
+      throw user_error("resume",
+                       "{} was frozen in the run of {}, which has left it out, and is trained now; "
+                       "freeze what was frozen there",
+                       name, folder);
+    }
+    if (found->second != sum) {
+      throw user_error("resume",
+                       "{} of the base model has other values ({:016x}) than in the run of {} "
+                       "({:016x}), which has trained beside them; give the base model that it was "
+                       "begun with",
+                       name, found->second, folder, sum);
+    }
+  }
 }
 
 std::vector<std::string> check_resume(const RunState& saved, const RunState& now,

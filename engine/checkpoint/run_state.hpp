@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/step/loss_scaler.hpp"
@@ -42,6 +43,10 @@ struct RunState {
   std::int64_t step_micro_batches = 0;  // of all ranks
   std::string loss_mean;                // what a step's loss is the mean of
 
+  /// Of each parameter that is left out, as its source gives it again: its name and FrozenBase's
+  /// number of its values.
+  std::vector<std::pair<std::string, std::uint64_t>> base;
+
   // What it may change.
   int world_size = 1;
   int zero_stage = 0;
@@ -54,6 +59,10 @@ struct RunState {
   /// `file` is for messages. Throws user_error naming what is missing or out of range.
   static RunState parse(const std::string& text, const std::string& file);
 };
+
+/// Refuses (user_error, naming the parameter) to go on where the checkpoint has left out a
+/// parameter of the base and the run has another value of it.
+void check_base(const RunState& saved, const RunState& now, const std::string& folder);
 
 /// Parts of a run's identity that --resume_ignore names.
 inline constexpr const char* kResumeParts = "data, seed, batch, optimizer";

@@ -28,8 +28,7 @@ UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
                   .shard = elements * element,
                   .weights_on_nvme = weights_on_nvme};
   if (unit.frozen()) {
-    sizes.state.master = shape.type == DType::kF32 ? 0 : floats;
-    return sizes;
+    return sizes;  // its weights are all that there is of it
   }
   sizes.state = state_sizes(shape.engine.state_layout, shape.update, shape.type, elements);
   sizes.accumulator = elements * bytes_of(accumulator_type);

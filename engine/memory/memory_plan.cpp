@@ -427,8 +427,9 @@ void Planner::add_staging() {
   add(MemoryPurpose::kStaging, MemoryKind::kHost, passing);
   std::size_t state = 0;  // in fp32, as checkpoints have it
   for (const UnitSpec& unit : model_.units) {
-    state += sharding_.layout_of(unit).shard_elements * sizeof(float) *
-             (1 + state_arrays(in_.shape.update));
+    state += unit.frozen() ? 0
+                           : sharding_.layout_of(unit).shard_elements * sizeof(float) *
+                                 (1 + state_arrays(in_.shape.update));
   }
   add(MemoryPurpose::kCheckpoint, MemoryKind::kHost,
       std::min(in_.shape.engine.checkpoint_staging_bytes, state));

@@ -143,11 +143,6 @@ void RankMemory::allocate_unit(std::size_t unit) {
     buffers.master = memory.shard;
   }
   if (layout_.model.units[unit].frozen()) {
-    if (const std::size_t bytes = layout_.sizes.units[unit].state.master; bytes > 0) {
-      buffers.master = layout_.sizes.units[unit].weights_on_nvme
-                           ? allocate_in_file(bytes)
-                           : allocate(bytes, resident_bytes_.optimizer);
-    }
     return;
   }
   place_state(

@@ -19,7 +19,7 @@ constexpr std::size_t kChunkElements = std::size_t{1} << 22;  // loaded or cast 
 
 WeightLoader::WeightLoader(const RankLayout& layout, const RankMemory& memory,
                            Accelerator* accelerator, CpuPool& pool)
-    : layout_(layout), memory_(memory), pool_(pool) {
+    : layout_(layout), memory_(memory), base_(layout.model), pool_(pool) {
   if (accelerator == nullptr || !layout.updates_on_device()) {
     return;
   }
@@ -121,15 +121,21 @@ Task<> WeightLoader::load_into(const Work* work, BuffersOf buffers_of) {
   co_await pool_.for_chunks(work->casts.size(), cast_one, {.name = "load: cast"});
 }
 
-void WeightLoader::load_piece(const Piece& piece, const UpdateBuffers& buffers) const {
+void WeightLoader::load_piece(const Piece& piece, const UpdateBuffers& buffers) {
   const Model& model = layout_.model;
-  if (float* master = buffers.whole_master()) {
-    model.source(*piece.parameter, piece.begin, piece.end, master + piece.at);
-    return;
+  std::vector<float> made;
+  float* values = buffers.whole_master();
+  if (values != nullptr) {
+    values += piece.at;
+  } else {
+    made.resize(static_cast<std::size_t>(piece.end - piece.begin));
+    values = made.data();
   }
-  std::vector<float> values(static_cast<std::size_t>(piece.end - piece.begin));
-  model.source(*piece.parameter, piece.begin, piece.end, values.data());
-  write_master(buffers, values.data(), piece.at, piece.at + values.size());
+  model.source(*piece.parameter, piece.begin, piece.end, values);
+  if (!made.empty()) {
+    write_master(buffers, values, piece.at, piece.at + made.size());
+  }
+  base_.add(piece.unit, *piece.parameter, piece.begin, piece.end, values);
 }
 
 Task<> WeightLoader::load_elsewhere(std::size_t unit) {
@@ -244,15 +250,31 @@ Task<std::vector<float>> WeightLoader::slice_from(const StateSource* source, std
   co_return values;
 }
 
+std::vector<std::uint64_t> WeightLoader::sums_of(std::size_t unit,
+                                                 std::span<const float> slice) const {
+  std::vector<std::uint64_t> sums(layout_.model.units[unit].parameters.size());
+  Work work;
+  add_unit(work, unit);
+  for (const Piece& piece : work.pieces) {
+    const auto parameter = piece.parameter - layout_.model.units[unit].parameters.data();
+    sums[static_cast<std::size_t>(parameter)] +=
+        FrozenBase::sum_of(piece.begin, piece.end, slice.data() + piece.at);
+  }
+  return sums;
+}
+
 Task<> WeightLoader::restore(std::size_t unit, UpdatedUnit now, const StateSource* source,
                              bool moments) {
+  const bool frozen = layout_.model.units[unit].frozen();
   const HostView view = view_on_host(unit, now.buffers, /*whole=*/true);
   co_await copy(&view, Way::kToHost);  // what is not restored stays
   {
     const std::vector<float> master = co_await slice_from(source, unit, kMasterArray);
     write_master(view.buffers, master.data(), 0, master.size());
+    if (frozen) {
+      base_.set(unit, sums_of(unit, master));
+    }
   }
-  const bool frozen = layout_.model.units[unit].frozen();
   for (std::size_t k = 0; moments && !frozen && k < state_arrays(layout_.shape.update); ++k) {
     const auto array = static_cast<std::uint32_t>(k + 1);
     const std::vector<float> values = co_await slice_from(source, unit, array);
@@ -268,6 +290,15 @@ Task<std::span<const float>> WeightLoader::master_of(std::size_t unit, UpdateBuf
   const std::size_t elements = layout_.slice_elements(unit);
   if (const float* master = now.whole_master(); master != nullptr && !is_elsewhere(master)) {
     co_return std::span(master, elements);
+  }
+  if (layout_.model.units[unit].frozen() && base_.is_of_source(unit)) {
+    // Their 16 bits are all that is kept; the source has the others.
+    const StateSource source = [this](const ParameterSpec& parameter, std::uint32_t,
+                                      std::int64_t begin, std::int64_t end, float* out) {
+      layout_.model.source(parameter, begin, end, out);
+    };
+    slice_ = co_await slice_from(&source, unit, kMasterArray);
+    co_return slice_;
   }
   const HostView view = view_on_host(unit, now, /*whole=*/false);
   co_await copy(&view, Way::kToHost);

@@ -17,6 +17,7 @@
 
 #include "actors/checkpoint/checkpoint_writer.hpp"
 #include "engine/rank/device_copies.hpp"
+#include "engine/rank/frozen_base.hpp"
 #include "engine/rank/rank_layout.hpp"
 #include "engine/rank/rank_memory.hpp"
 #include "engine/types/checkpoint.hpp"
@@ -30,6 +31,9 @@ class WeightLoader {
   /// The arguments outlive it; `accelerator` is null where the CPU computes.
   WeightLoader(const RankLayout& layout, const RankMemory& memory, Accelerator* accelerator,
                CpuPool& pool);
+
+  /// What the values of frozen units are, so that a checkpoint need not have them.
+  [[nodiscard]] const FrozenBase& frozen_base() const noexcept { return base_; }
 
   /// Once, before the first step. Throws what the model's source throws.
   Task<> load();
@@ -88,7 +92,10 @@ class WeightLoader {
   /// Loads `work` into the buffers that `buffers_of` gives for a unit.
   template <class BuffersOf>
   Task<> load_into(const Work* work, BuffersOf buffers_of);
-  void load_piece(const Piece& piece, const UpdateBuffers& buffers) const;
+  void load_piece(const Piece& piece, const UpdateBuffers& buffers);
+  /// What the sums of a frozen unit's values are: this rank's slice of it.
+  [[nodiscard]] std::vector<std::uint64_t> sums_of(std::size_t unit,
+                                                   std::span<const float> slice) const;
   Task<> load_elsewhere(std::size_t unit);
   [[nodiscard]] bool is_elsewhere(const void* array) const noexcept {
     return memory_.is_on_device(array) || memory_.is_on_nvme(array);
@@ -114,6 +121,7 @@ class WeightLoader {
 
   const RankLayout& layout_;
   const RankMemory& memory_;
+  FrozenBase base_;
   CpuPool& pool_;
   std::optional<DeviceCopies> copies_;  // where something of a unit's state lies on the device
   std::vector<float> slice_;            // of master_of() and gradient_of(), where a cast is due

@@ -161,7 +161,14 @@ ImportedCheckpoint open_tandem_checkpoint(const fs::path& folder) {
   ImportedCheckpoint out{.kind = "tandem", .path = folder.string()};
   const Manifest manifest =
       Manifest::parse(text_of(kManifestName), (folder / kManifestName).string());
-  add_counts(RunState::parse(text_of(kStateFile), (folder / kStateFile).string()), out);
+  const RunState state = RunState::parse(text_of(kStateFile), (folder / kStateFile).string());
+  if (!state.base.empty()) {
+    throw user_error(kWhere,
+                     "{} has what was trained alone: {} parameters of the frozen base, {} among "
+                     "them, are not in it; use the model or the adapter that the run has saved",
+                     folder.string(), state.base.size(), state.base.front().first);
+  }
+  add_counts(state, out);
   add_client_state(
       JsonDocument::parse(text_of(kClientFile), {.where = std::string(kWhere),
                                                  .file = (folder / kClientFile).string(),

@@ -201,7 +201,9 @@ UpdateSource source_of(const UpdateBuffers& b) noexcept {
 
 void write_master(const UpdateBuffers& b, const float* values, std::size_t begin, std::size_t end) {
   if (!is_split(b)) {
-    std::copy_n(values, end - begin, static_cast<float*>(b.master) + begin);
+    if (b.master != nullptr) {
+      std::copy_n(values, end - begin, static_cast<float*>(b.master) + begin);
+    }
     if (b.weight != nullptr) {
       auto* weight = static_cast<std::byte*>(b.weight) + begin * bytes_of(b.weight_type);
       cast(values, DType::kF32, weight, b.weight_type, 0, end - begin);
@@ -217,6 +219,11 @@ void write_master(const UpdateBuffers& b, const float* values, std::size_t begin
 }
 
 void read_master(const UpdateBuffers& b, float* values, std::size_t begin, std::size_t end) {
+  if (!is_split(b) && b.master == nullptr) {
+    const auto* weight = static_cast<const std::byte*>(b.weight) + begin * bytes_of(b.weight_type);
+    cast(weight, b.weight_type, values, DType::kF32, 0, end - begin);
+    return;
+  }
   if (!is_split(b)) {
     std::copy_n(static_cast<const float*>(b.master) + begin, end - begin, values);
     return;

@@ -68,6 +68,9 @@ CheckpointBytes checkpoint_bytes(const Model& model, const Config& config) {
   const auto arrays = static_cast<std::int64_t>(state_arrays(update_config(config.optimizer)));
   CheckpointBytes bytes;
   for (const UnitSpec& unit : model.units) {
+    if (unit.frozen()) {
+      continue;  // a checkpoint has what is trained
+    }
     for (const ParameterSpec& parameter : unit.parameters) {
       const auto of_array = parameter.numel() * static_cast<std::int64_t>(sizeof(float));
       bytes.largest_array += of_array;

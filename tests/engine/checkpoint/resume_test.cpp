@@ -142,8 +142,8 @@ TEST(ResumeOnRanks, AnyNumberAtAnyStageIsTheSameRun) {
   fmt::print("legs equal: {} of 16\n", equal);
 }
 
-/// A unit that is frozen as a whole, and a parameter within one that is not: masters are saved,
-/// moments are not, and they stay as they were.
+/// A unit that is frozen as a whole, and a parameter within one that is not: of the one nothing is
+/// saved, of the other its master, and they stay as they were.
 TEST(ResumeOnRanks, FrozenParametersStayAndTheRestGoesOn) {
   const TempDir folder;
   const auto arguments_on = [](const Setting& setting,
@@ -175,13 +175,60 @@ TEST(ResumeOnRanks, FrozenParametersStayAndTheRestGoesOn) {
     return test::get(folder.path() / "step-00000005" / (array + "-00001-of-00001.safetensors"));
   };
   const std::string frozen = arguments(one).model.units.front().parameters.front().name;
-  EXPECT_THAT(names_in("master"), ::testing::HasSubstr(frozen));
+  EXPECT_THAT(names_in("master"), ::testing::Not(::testing::HasSubstr(frozen)));
+  EXPECT_THAT(names_in("master"), ::testing::HasSubstr("scale.weight"));
   EXPECT_THAT(names_in("exp_avg"), ::testing::Not(::testing::HasSubstr(frozen)));
   Engine engine(arguments_on(one));
   EXPECT_EQ(engine.load_checkpoint(folder.path()).step, 5);
   EXPECT_EQ(go_on(engine, one, 12), rest_of(straight, 5));
   Engine thawed(arguments(one));
   test::expect_error([&] { (void)thawed.load_checkpoint(folder.path()); }, {"[resume]"});
+  InitializeArgs other = arguments_on(one);
+  other.model.source = [frozen](const ParameterSpec& parameter, std::int64_t begin,
+                                std::int64_t end, float* out) {
+    toy::fill(parameter, begin, end, out);
+    if (parameter.name == frozen && begin <= 5 && 5 < end) {
+      out[5 - begin] += 1;
+    }
+  };
+  Engine on_another(std::move(other));
+  test::expect_error(
+      [&] { (void)on_another.load_checkpoint(folder.path()); },
+      {"[resume]", frozen, "of the base model has other values", folder.path().string()});
+}
+
+/// A base that came from a checkpoint, as from older ones, is in the next one, since the model's
+/// source does not give it again.
+TEST(ResumeOnRanks, AFrozenBaseOfACheckpointIsSaved) {
+  const TempDir folder;
+  for (const char* type : {"fp32", "bf16"}) {
+    const Setting setting{.stage = 3, .accumulation = 2, .type = type};
+    const auto with_frozen = [&](std::shared_ptr<Communicator> ranks = nullptr) {
+      InitializeArgs args = arguments(setting, std::move(ranks));
+      for (ParameterSpec& parameter : args.model.units[2].parameters) {
+        parameter.frozen = true;
+      }
+      return args;
+    };
+    const std::string all = (folder.path() / (std::string(type) + "-all")).string();
+    const std::string some = (folder.path() / (std::string(type) + "-some")).string();
+    {
+      Engine engine(arguments(setting));
+      (void)go_on(engine, setting, 3);
+      EXPECT_TRUE(engine.save_checkpoint(all).saved());
+    }
+    TrainingRun straight;
+    {
+      Engine engine(with_frozen());
+      (void)engine.load_checkpoint(all, "", {.module_only = true});
+      (void)go_on(engine, setting, 2);
+      EXPECT_TRUE(engine.save_checkpoint(some).saved());
+      straight = go_on(engine, setting, 5);
+    }
+    Engine engine(with_frozen());
+    EXPECT_EQ(engine.load_checkpoint(some).step, 2);
+    EXPECT_EQ(go_on(engine, setting, 5), straight) << type;
+  }
 }
 
 /// Files are the same bytes, however many ranks write them.

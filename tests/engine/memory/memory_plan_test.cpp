@@ -81,6 +81,7 @@ TEST(MemoryPlan, FrozenUnitsHaveNoState) {
   const MemoryPlan plan = plan_memory(model, input);
   expect_held(Engine(std::move(args)).resident_bytes(), plan, "frozen");
   EXPECT_EQ(plan.units[1].moments, 0U);
+  EXPECT_EQ(plan.units[1].master, 0U);
   EXPECT_GT(plan.units[2].moments, 0U);
 }
 

@@ -104,14 +104,18 @@ TEST(FrozenParameters, KeepTheirBitsAndTheOthersLearn) {
 }
 
 TEST(FrozenParameters, HoldNoOptimizerState) {
-  InitializeArgs args = arguments({});
-  Engine all(arguments({}));
-  for (ParameterSpec& parameter : args.model.units[3].parameters) {
-    parameter.frozen = true;
+  for (const char* type : {"fp32", "bf16"}) {
+    InitializeArgs args = arguments({.type = type});
+    Engine all(arguments({.type = type}));
+    for (ParameterSpec& parameter : args.model.units[3].parameters) {
+      parameter.frozen = true;
+    }
+    const auto padded = static_cast<std::size_t>((args.model.units[3].numel() + 511) / 512 * 512);
+    Engine frozen(std::move(args));
+    EXPECT_EQ(all.resident_bytes().optimizer - frozen.resident_bytes().optimizer,
+              padded * (std::string(type) == "fp32" ? 8 : 12))
+        << "moments, and of 16 bits the master; " << type;
   }
-  const auto padded = static_cast<std::size_t>((args.model.units[3].numel() + 511) / 512 * 512);
-  Engine frozen(std::move(args));
-  EXPECT_EQ(all.resident_bytes().optimizer - frozen.resident_bytes().optimizer, padded * 8);
 }
 
 }  // namespace
