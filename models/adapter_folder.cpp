@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +10,7 @@
 
 #include "actors/storage/file.hpp"
 #include "actors/storage/json.hpp"
+#include "models/adapter_keys.hpp"
 #include "models/causal_lm.hpp"
 #include "models/families/family.hpp"
 #include "models/io/random_init.hpp"
@@ -25,38 +25,12 @@ namespace {
 
 constexpr std::string_view kWhere = "adapter";
 constexpr std::uint64_t kMostConfigBytes = 4u << 20;
+constexpr double kMostOfPattern = 1 << 20;
 constexpr std::string_view kPrefix = "base_model.model.";
 // Under this name PEFT saves an embedding once more that is the head, too.
 constexpr std::string_view kTiedHead = "lm_head.weight";
 constexpr std::string_view kPeftVersion = "0.21.2";  // whose files these are like
 
-// Keys that are read, or that change nothing of what adapters compute.
-constexpr std::array<std::string_view, 26> kKnownKeys = {"auto_mapping",
-                                                         "base_model_name_or_path",
-                                                         "bias",
-                                                         "exclude_modules",
-                                                         "fan_in_fan_out",
-                                                         "ensure_weight_tying",
-                                                         "inference_mode",
-                                                         "init_lora_weights",
-                                                         "layers_pattern",
-                                                         "layers_to_transform",
-                                                         "lora_alpha",
-                                                         "lora_dropout",
-                                                         "megatron_core",
-                                                         "megatron_config",
-                                                         "modules_to_save",
-                                                         "peft_type",
-                                                         "peft_version",
-                                                         "qalora_group_size",
-                                                         "r",
-                                                         "revision",
-                                                         "target_modules",
-                                                         "task_type",
-                                                         "use_rslora",
-                                                         "runtime_config",
-                                                         "loftq_config",
-                                                         "eva_config"};
 // Initialisations that leave the base's weights alone.
 constexpr std::array<std::string_view, 3> kPlainInits = {"gaussian", "eva", "orthogonal"};
 
@@ -68,8 +42,11 @@ bool is_neutral(const JsonValue& value) {
 }
 
 void refuse_unknown(const JsonValue& root) {
+  const auto is_in = [](const auto& keys, std::string_view key) {
+    return std::ranges::find(keys, key) != keys.end();
+  };
   for (const auto& [key, value] : root.members()) {
-    if (std::ranges::find(kKnownKeys, key) == kKnownKeys.end() && !is_neutral(value)) {
+    if (!is_in(kReadAdapterKeys, key) && !is_in(kHarmlessAdapterKeys, key) && !is_neutral(value)) {
       throw value.error(fmt::format("{} is {}, which is not supported here", key, value.text()));
     }
   }
@@ -144,9 +121,24 @@ void AdapterFolder::read_config() {
     throw root.at("peft_type").wrong("\"LORA\"");
   }
   refuse_unknown(root);
-  if (const auto bias = root.find("bias"); bias && bias->string() != "none") {
-    throw bias->wrong("\"none\"");
+  const auto beyond = [this](bool is, std::string_view key) {
+    if (is && beyond_training_.empty()) {
+      beyond_training_ = key;
+    }
+  };
+  if (const auto bias = root.find("bias")) {
+    const std::string_view which = bias->string();
+    if (which != "none" && which != "all" && which != "lora_only") {
+      throw bias->wrong("\"none\", \"all\" or \"lora_only\"");
+    }
+    beyond(which != "none", "bias");
   }
+  read_pattern(root, "rank_pattern", ranks_);
+  read_pattern(root, "alpha_pattern", alphas_);
+  beyond(!ranks_.empty(), "rank_pattern");
+  beyond(!alphas_.empty(), "alpha_pattern");
+  beyond(bool_or(root, "use_dora", false), "use_dora");
+  beyond(bool_or(root, "lora_bias", false), "lora_bias");
   if (const auto init = root.find("init_lora_weights"); init && !init->raw().is_bool()) {
     if (std::ranges::find(kPlainInits, init->string()) == kPlainInits.end()) {
       throw init->wrong("true, false or \"gaussian\" (others change the base's weights)");
@@ -170,8 +162,116 @@ void AdapterFolder::read_config() {
   }
 }
 
+/// PEFT's rule for patterns: the first that matches an end of the module's name.
+double AdapterFolder::by_pattern(const std::vector<Pattern>& patterns, const std::string& module,
+                                 double otherwise) {
+  for (const Pattern& pattern : patterns) {
+    if (pattern.names.is_in(module)) {
+      return pattern.value;
+    }
+  }
+  return otherwise;
+}
+
+void AdapterFolder::read_pattern(const JsonValue& root, std::string_view key,
+                                 std::vector<Pattern>& out) {
+  if (const auto patterns = root.find(key)) {
+    for (const auto& [pattern, value] : patterns->members()) {
+      const double number = value.number();
+      if (!(number > 0 && number <= kMostOfPattern)) {
+        throw value.wrong(fmt::format("a number above 0, at most {}", kMostOfPattern));
+      }
+      out.push_back({NamePattern(fmt::format(R"((?:.*\.)?(?:{})$)", pattern),
+                                 {.where = kWhere, .what = key, .at_begin = true}),
+                     number});
+    }
+  }
+}
+
+/// Notes what a tensor is to which module or parameter.
+void AdapterFolder::place(const TensorInfo& tensor) {
+  const std::string parameter = tensor.name.substr(kPrefix.size());
+  using Part = const TensorInfo* AdapterModule::*;
+  constexpr std::array<std::pair<std::string_view, Part>, 7> kParts = {{
+      {kAdapterA, &AdapterModule::a},
+      {kAdapterB, &AdapterModule::b},
+      {".lora_embedding_A", &AdapterModule::a},
+      {".lora_embedding_B", &AdapterModule::b},
+      {".lora_B.bias", &AdapterModule::bias},
+      {".lora_magnitude_vector", &AdapterModule::magnitude},
+      {".lora_magnitude_vector.weight", &AdapterModule::magnitude},
+  }};
+  for (const auto& [ending, part] : kParts) {
+    if (!parameter.ends_with(ending)) {
+      continue;
+    }
+    const std::string name = parameter.substr(0, parameter.size() - ending.size());
+    AdapterModule& module = modules_[name];
+    module.on_embedding = module.on_embedding || ending.starts_with(".lora_embedding");
+    module.*part = &tensor;
+    return;
+  }
+  constexpr std::string_view kBase = ".base_layer.";
+  std::string whole = parameter;
+  if (const std::size_t at = whole.rfind(kBase); at != std::string::npos) {
+    whole.replace(at, kBase.size(), ".");
+  }
+  if (!whole_.emplace(whole, &tensor).second) {
+    throw user_error(kWhere, "{} has \"{}\" twice; save the adapter again",
+                     weights_.path().string(), whole);
+  }
+}
+
+/// Ranks and scales of the modules, and what of them is not trained here.
+void AdapterFolder::complete_modules() {
+  for (auto& [name, module] : modules_) {
+    if (module.a == nullptr || module.b == nullptr) {
+      throw user_error(kWhere, "{} has no {} of {}; save the adapter again",
+                       weights_.path().string(), module.a == nullptr ? "lora_A" : "lora_B", name);
+    }
+    module.rank =
+        static_cast<std::int64_t>(by_pattern(ranks_, name, static_cast<double>(lora_.rank)));
+    const auto rank = static_cast<double>(module.rank);
+    module.scale =
+        by_pattern(alphas_, name, lora_.alpha) / (lora_.rank_stabilised ? std::sqrt(rank) : rank);
+    if (beyond_training_.empty() && module.on_embedding) {
+      beyond_training_ = "LoRA on an embedding";
+    }
+  }
+  for (const auto& [parameter, tensor] : whole_) {
+    if (beyond_training_.empty() && tensor_name(parameter) != tensor->name) {
+      beyond_training_ = fmt::format("the copy {}", tensor->name.substr(kPrefix.size()));
+    }
+  }
+}
+
+bool AdapterFolder::is_trained_whole(std::string_view parameter) const {
+  const std::string_view owner = parameter.substr(0, parameter.rfind('.'));
+  return std::ranges::any_of(lora_.modules_to_save,
+                             [&](const std::string& module) { return owner.ends_with(module); });
+}
+
+std::string AdapterFolder::beyond_training(const HfConfig& config) const {
+  if (!beyond_training_.empty()) {
+    return beyond_training_;
+  }
+  const DecoderSpec spec = family_of(config).describe(config);
+  const std::vector<std::string> adaptable = adaptable_modules(spec);
+  for (const auto& [name, module] : modules_) {
+    if (std::ranges::find(adaptable, name) == adaptable.end()) {
+      return fmt::format("LoRA on {}", name);
+    }
+  }
+  if (spec.output.empty() && !keeps_tie_ && has(spec.embedding)) {
+    return fmt::format("{} apart from the head that it is tied to", spec.embedding);
+  }
+  if (spec.output.empty() && has(kTiedHead) && !has(spec.embedding)) {
+    return fmt::format("{} apart from the embedding that it is tied to", kTiedHead);
+  }
+  return "";
+}
+
 void AdapterFolder::find_targets() {
-  std::set<std::string> targets;
   for (const TensorInfo& tensor : weights_.tensors()) {
     if (!tensor.name.starts_with(kPrefix) || !is_float(tensor.type) || tensor.size_bytes == 0) {
       throw user_error(kWhere,
@@ -180,15 +280,13 @@ void AdapterFolder::find_targets() {
                        weights_.path().string(), tensor.name, name_of(tensor.type),
                        shape_text(tensor.shape), kPrefix);
     }
-    const std::string_view parameter = std::string_view(tensor.name).substr(kPrefix.size());
-    for (const std::string_view ending : {kAdapterA, kAdapterB}) {
-      if (parameter.ends_with(ending)) {
-        targets.emplace(parameter.substr(0, parameter.size() - ending.size()));
-      }
-    }
+    place(tensor);
   }
-  lora_.targets.assign(targets.begin(), targets.end());
+  for (const auto& [name, module] : modules_) {
+    lora_.targets.push_back(name);
+  }
   lora_.check();
+  complete_modules();
 }
 
 bool AdapterFolder::has(std::string_view parameter) const {
@@ -200,13 +298,37 @@ void AdapterFolder::read_f32(std::string_view parameter, std::int64_t begin, std
   weights_.read_f32(tensor_name(parameter), begin, end, out);
 }
 
+void AdapterFolder::require_shape(const TensorInfo& tensor,
+                                  const std::vector<std::int64_t>& shape) const {
+  if (tensor.shape == shape) {
+    return;
+  }
+  const bool has_other_rows = tensor.shape.size() == 2 && shape.size() == 2 &&
+                              tensor.shape[1] == shape[1] &&
+                              (tensor.name.find("embed") != std::string::npos ||
+                               tensor.name.find("lm_head") != std::string::npos ||
+                               tensor.name.find("wte") != std::string::npos);
+  if (has_other_rows) {
+    throw user_error(kWhere,
+                     "{}: tensor \"{}\" has {} rows and the base model has {}: it was trained with "
+                     "another vocabulary; use the base model with those tokens (train --add_tokens "
+                     "makes one)",
+                     weights_.path().string(), tensor.name, tensor.shape[0], shape[0]);
+  }
+  throw user_error(kWhere,
+                   "{}: tensor \"{}\" has shape {}, the base model asks for {}; adapter and base "
+                   "model do not belong together",
+                   weights_.path().string(), tensor.name, shape_text(tensor.shape),
+                   shape_text(shape));
+}
+
 void AdapterFolder::require_fits(const Model& model, bool tied) const {
   std::size_t found = 0;
   for (const UnitSpec& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
       const TensorInfo* tensor = weights_.find(tensor_name(parameter.name));
       found += tensor != nullptr ? 1 : 0;
-      if (parameter.frozen) {
+      if (parameter.frozen && tensor == nullptr) {
         continue;
       }
       if (tensor == nullptr) {
@@ -215,13 +337,7 @@ void AdapterFolder::require_fits(const Model& model, bool tied) const {
                          "together",
                          weights_.path().string(), tensor_name(parameter.name));
       }
-      if (tensor->shape != parameter.shape) {
-        throw user_error(kWhere,
-                         "{}: tensor \"{}\" has shape {}, the base model asks for {}; adapter and "
-                         "base model do not belong together",
-                         weights_.path().string(), tensor->name, shape_text(tensor->shape),
-                         shape_text(parameter.shape));
-      }
+      require_shape(*tensor, parameter.shape);
     }
   }
   const std::string& embedding = model.units.front().parameters.front().name;
@@ -238,6 +354,30 @@ void AdapterFolder::require_fits(const Model& model, bool tied) const {
                      "{} has {} tensors, of which {} are parameters of the base model; adapter and "
                      "base model do not belong together",
                      weights_.path().string(), weights_.tensors().size(), found);
+  }
+}
+
+void AdapterFolder::require_copies(const Model& model, const ParameterSource& base) const {
+  constexpr std::int64_t kPiece = 1 << 20;
+  std::vector<float> ours;
+  std::vector<float> saved;
+  for (const UnitSpec& unit : model.units) {
+    for (const ParameterSpec& parameter : unit.parameters) {
+      for (std::int64_t begin = 0;
+           parameter.frozen && has(parameter.name) && begin < parameter.numel(); begin += kPiece) {
+        const std::int64_t end = std::min(begin + kPiece, parameter.numel());
+        ours.resize(static_cast<std::size_t>(end - begin));
+        saved.resize(ours.size());
+        base(parameter, begin, end, ours.data());
+        read_f32(parameter.name, begin, end, saved.data());
+        if (ours != saved) {
+          throw user_error(kWhere,
+                           "{} has other values of {} than the base model, and it is not in "
+                           "modules_to_save; merge the adapter and train the merged model",
+                           weights_.path().string(), parameter.name);
+        }
+      }
+    }
   }
 }
 

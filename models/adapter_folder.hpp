@@ -7,18 +7,23 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "actors/storage/safetensors.hpp"
 #include "engine/types/model.hpp"
 #include "models/io/hf_config.hpp"
+#include "models/name_pattern.hpp"
 #include "models/save_weights.hpp"
 #include "models/trained_parts.hpp"
 
 namespace tandem {
+
+class JsonValue;
 
 inline constexpr std::string_view kAdapterConfigFile = "adapter_config.json";
 inline constexpr std::string_view kAdapterWeightsFile = "adapter_model.safetensors";
@@ -26,6 +31,17 @@ inline constexpr std::string_view kAdapterWeightsFile = "adapter_model.safetenso
 [[nodiscard]] bool is_adapter_folder(const std::filesystem::path& folder);
 /// A run's adapter/ where `name` is the run's folder, else `name`.
 [[nodiscard]] std::filesystem::path resolve_adapter_folder(const std::string& name);
+
+/// One module of the base that has adapters; the tensors belong to the folder.
+struct AdapterModule {
+  std::int64_t rank = 0;
+  double scale = 1;
+  bool on_embedding = false;              // A is [rank, rows], B [width, rank]
+  const TensorInfo* a = nullptr;          // [rank, in]
+  const TensorInfo* b = nullptr;          // [out, rank]
+  const TensorInfo* magnitude = nullptr;  // DoRA's; null: none
+  const TensorInfo* bias = nullptr;       // of B (lora_bias); null: none
+};
 
 class AdapterFolder {
  public:
@@ -40,23 +56,54 @@ class AdapterFolder {
   /// there; empty where the config does not say it.
   [[nodiscard]] const std::string& base_model() const noexcept { return base_model_; }
   [[nodiscard]] bool has(std::string_view parameter) const;
+  [[nodiscard]] const SafetensorsFile& file() const noexcept { return weights_; }
+  /// By the full names of modules.
+  [[nodiscard]] const std::map<std::string, AdapterModule>& modules() const { return modules_; }
+  /// What stands in for parameters of the base, by their names: what was trained whole, and copies.
+  [[nodiscard]] const std::map<std::string, const TensorInfo*>& whole() const { return whole_; }
+  /// Whether modules_to_save names the parameter's module.
+  [[nodiscard]] bool is_trained_whole(std::string_view parameter) const;
+  /// ensure_weight_tying
+  [[nodiscard]] bool keeps_tie() const noexcept { return keeps_tie_; }
+  /// What of these adapters can be merged and used, but not trained on here; empty: nothing.
+  [[nodiscard]] std::string beyond_training(const HfConfig& config) const;
+  /// Throws user_error, with both shapes.
+  void require_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape) const;
   /// Elements [begin, end) of a parameter that it has. Any thread.
   void read_f32(std::string_view parameter, std::int64_t begin, std::int64_t end, float* out) const;
   /// Throws user_error unless what learns in the model is what the folder has, shapes included.
   /// `tied`: its head is its embedding, which then must have been trained as such.
   void require_fits(const Model& model, bool tied) const;
+  /// Throws user_error where the folder has a frozen parameter of another value than the base:
+  /// adapters that are trained on are saved without it.
+  void require_copies(const Model& model, const ParameterSource& base) const;
 
  private:
   AdapterFolder(std::filesystem::path folder, SafetensorsFile weights)
       : folder_(std::move(folder)), weights_(std::move(weights)) {}
+  struct Pattern {
+    NamePattern names;
+    double value;
+  };
+
   void read_config();
+  static void read_pattern(const JsonValue& root, std::string_view key, std::vector<Pattern>& out);
+  static double by_pattern(const std::vector<Pattern>& patterns, const std::string& module,
+                           double otherwise);
   void find_targets();
+  void place(const TensorInfo& tensor);
+  void complete_modules();
 
   std::filesystem::path folder_;
   SafetensorsFile weights_;
   LoraOptions lora_;
   std::string base_model_;
   bool keeps_tie_ = false;
+  std::vector<Pattern> ranks_;
+  std::vector<Pattern> alphas_;
+  std::map<std::string, AdapterModule> modules_;
+  std::map<std::string, const TensorInfo*> whole_;
+  std::string beyond_training_;  // by the config and the file alone
 };
 
 /// The values of a model with adapters: of what `saved` has (null: nothing) its own, of other

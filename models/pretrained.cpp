@@ -10,6 +10,7 @@
 #include "models/grown_vocabulary.hpp"
 #include "models/hub_paths.hpp"
 #include "models/io/generation_config.hpp"
+#include "models/merged_weights.hpp"
 #include "models/save_weights.hpp"
 #include "runtime/util/error.hpp"
 
@@ -87,8 +88,27 @@ Pretrained::Pretrained(std::string name, fs::path folder, fs::path tokenizer_fol
   if (!options_.adapters_from.empty()) {
     adapters_ = std::make_shared<const AdapterFolder>(
         AdapterFolder::open(resolve_adapter_folder(options_.adapters_from)));
-    options_.parts.lora = adapters_->lora();
+    use_adapters();
   }
+}
+
+/// Adapters of all kinds give merged weights; those that can be trained here are a part of the
+/// model.
+void Pretrained::use_adapters() {
+  const std::string beyond = adapters_->beyond_training(config_);
+  if (beyond.empty()) {
+    options_.parts.lora = adapters_->lora();
+    return;
+  }
+  if (options_.trains) {
+    throw user_error("adapter",
+                     "{} has {}, which is not trained here; merge it (./tandem merge {} --into {} "
+                     "--output DIR) and train the merged model",
+                     adapters_->folder().string(), beyond, adapters_->folder().string(), name_);
+  }
+  merged_ = std::make_shared<const MergedWeights>(adapters_, source_, config_);
+  config_ = merged_->config();
+  source_ = source_of(merged_);
 }
 
 Pretrained Pretrained::open(const std::string& name, const PretrainedOptions& given) {
@@ -125,8 +145,11 @@ Pretrained Pretrained::open(const std::string& name, const PretrainedOptions& gi
 Model Pretrained::model(std::string_view leaf_module) const {
   Model model = make_causal_lm(config_, leaf_module, options_.seed, options_.parts);
   model.source = lora().any() ? adapter_source(source_, options_.seed, adapters_) : source_;
-  if (adapters_ != nullptr) {
+  if (adapters_ != nullptr && merged_ == nullptr) {
     adapters_->require_fits(model, config_.tie_word_embeddings);
+    if (options_.trains) {
+      adapters_->require_copies(model, source_);
+    }
   }
   for (UnitSpec& unit : model.units) {
     for (ParameterSpec& parameter : unit.parameters) {

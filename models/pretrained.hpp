@@ -21,6 +21,7 @@ namespace tandem {
 
 class AdapterFolder;
 class Engine;
+class MergedWeights;
 
 /// Fresh weights (models/checkpoint_layout.hpp, fill_initial()): every element is a function of
 /// seed, parameter name and position alone.
@@ -75,6 +76,7 @@ class Pretrained {
   Pretrained(std::string name, std::filesystem::path folder, std::filesystem::path tokenizer_folder,
              HfConfig config, Tokenizer tokenizer, ParameterSource source,
              PretrainedOptions options);
+  void use_adapters();
 
   std::string name_;  // as it was given; a folder's whole path
   std::filesystem::path folder_;
@@ -84,6 +86,7 @@ class Pretrained {
   ParameterSource source_;
   PretrainedOptions options_;
   std::shared_ptr<const AdapterFolder> adapters_;  // null: none that are gone on from
+  std::shared_ptr<const MergedWeights> merged_;    // of adapters that are no part of the model
 };
 
 }  // namespace tandem

@@ -9,14 +9,12 @@
 #include <span>
 #include <utility>
 
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <pcre2.h>
 
+#include "models/name_pattern.hpp"
 #include "models/transformer/adapters.hpp"
 #include "models/transformer/decoder.hpp"
-#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/nearest.hpp"
 
@@ -26,64 +24,7 @@ namespace {
 
 constexpr std::string_view kWhere = "trained parts";
 constexpr std::int64_t kMostRank = 1 << 16;
-constexpr std::size_t kMostPatternBytes = 4096;
-constexpr std::uint32_t kMostMatchSteps = 1'000'000;
 constexpr std::size_t kFewTargets = 20;  // peft: MIN_TARGET_MODULES_FOR_OPTIMIZATION
-
-/// A pattern as Python's re.search() looks for it.
-class NamePattern {
- public:
-  explicit NamePattern(const std::string& text) : text_(text) {
-    if (text.size() > kMostPatternBytes) {
-      throw user_error(kWhere,
-                       "the pattern of what is frozen has {} bytes, the limit is {}; shorten it",
-                       text.size(), kMostPatternBytes);
-    }
-    int code = 0;
-    PCRE2_SIZE offset = 0;
-    code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF,
-                              &code, &offset, nullptr));
-    if (code_ == nullptr) {
-      throw user_error(kWhere,
-                       "the pattern of what is frozen, \"{}\", does not compile: {} at character "
-                       "{}; correct it",
-                       text, message(code), offset);
-    }
-    data_.reset(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
-    context_.reset(pcre2_match_context_create(nullptr));
-    TANDEM_CHECK(data_ != nullptr && context_ != nullptr, "memory for matching");
-    pcre2_set_match_limit(context_.get(), kMostMatchSteps);
-  }
-
-  [[nodiscard]] bool is_in(std::string_view name) const {
-    const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(name.data()),
-                                  name.size(), 0, 0, data_.get(), context_.get());
-    if (found < 0 && found != PCRE2_ERROR_NOMATCH) {
-      throw user_error(kWhere,
-                       "the pattern of what is frozen, \"{}\", fails on {}: {}; simplify it", text_,
-                       name, message(found));
-    }
-    return found >= 0;
-  }
-
- private:
-  static std::string message(int code) {
-    std::array<PCRE2_UCHAR, 256> text{};
-    pcre2_get_error_message(code, text.data(), text.size());
-    return reinterpret_cast<const char*>(text.data());
-  }
-
-  struct Free {
-    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
-    void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
-    void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
-  };
-
-  std::string text_;
-  std::unique_ptr<pcre2_code, Free> code_;
-  std::unique_ptr<pcre2_match_data, Free> data_;
-  std::unique_ptr<pcre2_match_context, Free> context_;
-};
 
 std::string_view last_part(std::string_view module) { return module.substr(module.rfind('.') + 1); }
 
@@ -235,7 +176,7 @@ void TrainedParts::apply(DecoderSpec& spec, std::string_view model_type) const {
     spec.freezes = [whole](const std::string& parameter) { return !whole->contains(parameter); };
     return;
   }
-  const NamePattern pattern(freeze);
+  const NamePattern pattern(freeze, {.where = kWhere, .what = "the pattern of what is frozen"});
   const auto frozen = std::make_shared<std::set<std::string>>();
   for (const std::string& parameter : parameters) {
     if (pattern.is_in(parameter)) {

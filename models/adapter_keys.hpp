@@ -1,0 +1,42 @@
+// models/adapter_keys.hpp — what becomes of each field of PEFT's LoraConfig in an adapter folder.
+//
+// A field that changes what the adapters are to the base is read, or refused by its name unless it
+// has a value that means nothing (null, false, empty). A field that is in no list, of a later PEFT,
+// is treated as a refused one. tests/models/lora/peft_fields.py compares the lists with PEFT's.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace tandem {
+
+// Which say how tensors are read, or what they are worth.
+inline constexpr std::array<std::string_view, 14> kReadAdapterKeys = {"peft_type",
+                                                                      "base_model_name_or_path",
+                                                                      "r",
+                                                                      "lora_alpha",
+                                                                      "lora_dropout",
+                                                                      "use_rslora",
+                                                                      "modules_to_save",
+                                                                      "bias",
+                                                                      "use_dora",
+                                                                      "ensure_weight_tying",
+                                                                      "rank_pattern",
+                                                                      "alpha_pattern",
+                                                                      "lora_bias",
+                                                                      "init_lora_weights"};
+
+// Which change nothing of what the tensors in the file are: the tensors say what was adapted.
+inline constexpr std::array<std::string_view, 16> kHarmlessAdapterKeys = {
+    "auto_mapping",   "exclude_modules",     "fan_in_fan_out", "inference_mode",
+    "layers_pattern", "layers_to_transform", "megatron_core",  "megatron_config",
+    "peft_version",   "qalora_group_size",   "revision",       "target_modules",
+    "task_type",      "runtime_config",      "loftq_config",   "eva_config"};
+
+// Which ask for another sum than W + s B A, or for other places of it.
+inline constexpr std::array<std::string_view, 12> kRefusedAdapterKeys = {
+    "alora_invocation_tokens", "arrow_config",   "corda_config",      "kasa_config",
+    "layer_replication",       "lora_ga_config", "monteclora_config", "target_parameters",
+    "trainable_token_indices", "use_bdlora",     "use_qalora",        "velora_config"};
+
+}  // namespace tandem

@@ -1,0 +1,83 @@
+// models/merged_weights.hpp — the weights that a base model and adapters are together, as PEFT adds
+// them up: of each module W + s B A, DoRA's column lengths, biases, and what was trained whole.
+//
+// Any parameter that the base has can have them. Where a tied base's embedding and head were
+// trained apart the merged model has two matrices, and its config says so.
+// Invariant: an element's bits do not depend on which run of elements is asked for.
+// Thread rule: read() on any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/types/model.hpp"
+#include "models/adapter_folder.hpp"
+#include "models/io/hf_config.hpp"
+
+namespace tandem {
+
+class MergedWeights {
+ public:
+  /// `base`: values of the parameters that `config` describes. Throws user_error where something in
+  /// the folder is not of this base, naming it and both shapes.
+  MergedWeights(std::shared_ptr<const AdapterFolder> adapters, ParameterSource base,
+                HfConfig config);
+
+  /// The merged model's.
+  [[nodiscard]] const HfConfig& config() const noexcept { return config_; }
+  /// Elements [begin, end) of one of its parameters.
+  void read(const ParameterSpec& parameter, std::int64_t begin, std::int64_t end, float* out) const;
+  /// The base's parameter that the values of one come from, by which its type in files is known.
+  [[nodiscard]] const std::string& base_of(const std::string& parameter) const;
+  [[nodiscard]] std::size_t adapted() const noexcept { return low_ranks_.size(); }
+  [[nodiscard]] std::size_t replaced() const noexcept { return replaced_; }
+
+ private:
+  /// What a matrix gets added: rows of `left` times `right`, both fp32.
+  struct LowRank {
+    std::int64_t rank = 0;
+    std::int64_t width = 0;  // of the weight's rows
+    double scale = 1;
+    std::vector<float> left;         // [rows, rank]
+    std::vector<float> right;        // [rank, width]
+    std::vector<double> magnitudes;  // DoRA: the sum's rows or columns are brought to these lengths
+    bool by_rows = true;
+    std::vector<double> lengths;  // of its columns, where not by rows
+  };
+  struct Bias {
+    double scale = 1;
+    std::vector<float> values;
+  };
+
+  void untie();
+  void take_whole();
+  void take_modules();
+  [[nodiscard]] LowRank low_rank_of(const AdapterModule& module, const std::string& name,
+                                    const ParameterSpec& weight, bool input_major) const;
+  void add_magnitudes(LowRank& low, const AdapterModule& module, const ParameterSpec& weight) const;
+  [[nodiscard]] std::vector<float> values_of(const TensorInfo& tensor) const;
+  /// Without adapters: the base's, or what stands in for it.
+  void read_own(const std::string& parameter, std::int64_t begin, std::int64_t end,
+                float* out) const;
+  /// Whole rows of W + s B A.
+  void read_rows(const LowRank& low, const std::string& parameter, std::int64_t first,
+                 std::int64_t last, float* out) const;
+
+  std::shared_ptr<const AdapterFolder> adapters_;
+  ParameterSource base_;
+  HfConfig config_;
+  std::map<std::string, ParameterSpec> specs_;  // of the merged model
+  std::map<std::string, LowRank> low_ranks_;    // by parameter
+  std::map<std::string, Bias> biases_;
+  std::map<std::string, std::string> stands_for_;  // parameters that the base has by another name
+  std::size_t replaced_ = 0;
+};
+
+/// The merged model's values, which keep `merged` alive.
+[[nodiscard]] ParameterSource source_of(std::shared_ptr<const MergedWeights> merged);
+
+}  // namespace tandem

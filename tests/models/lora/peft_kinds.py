@@ -1,0 +1,148 @@
+"""Adapters of each kind that PEFT makes, merged by ./tandem merge and used by ./tandem logits: both
+have PEFT's logits. And each field of PEFT's LoraConfig is in a list of models/adapter_keys.hpp.
+
+peft_kinds.py FOLDER_OF_PROGRAMS [KIND...]
+"""
+
+import dataclasses
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+KEYS = Path(__file__).resolve().parents[3] / "models" / "adapter_keys.hpp"
+MOST_APART = 2e-4
+SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, vocab_size=320, max_position_embeddings=256,
+             bos_token_id=None, eos_token_id=319, pad_token_id=None, initializer_range=0.08)
+IDS = [[3, 14, 15, 92, 65, 35, 89, 79]]
+
+# kind: the base, the LoraConfig, and what the refusal says where it is one
+KINDS = {
+    "plain": ("llama", dict(target_modules=["q_proj", "v_proj"]), None),
+    "head": ("llama", dict(target_modules=["q_proj", "lm_head"]), None),
+    "embedding": ("llama", dict(target_modules=["q_proj", "embed_tokens"]), None),
+    "embedding_dora": ("llama", dict(target_modules=["q_proj", "embed_tokens"], use_dora=True), None),
+    "patterns": ("llama", dict(target_modules=["q_proj", "v_proj", "down_proj"],
+                               rank_pattern={"^model.layers.1.mlp.down_proj": 6, "q_proj": 2},
+                               alpha_pattern={"q_proj": 16, r"layers\.\d+\.mlp\..*": 3}), None),
+    "rslora_patterns": ("llama", dict(target_modules=["q_proj", "v_proj"], use_rslora=True,
+                                      rank_pattern={"q_proj": 2}), None),
+    "dora": ("llama", dict(target_modules=["q_proj", "down_proj"], use_dora=True), None),
+    "dora_conv1d": ("gpt2", dict(target_modules=["c_attn", "c_proj"], use_dora=True,
+                                 fan_in_fan_out=True), None),
+    "bias_all": ("qwen2_untied", dict(target_modules=["q_proj", "v_proj"], bias="all"), None),
+    "lora_bias": ("qwen2_untied", dict(target_modules=["q_proj", "v_proj"], lora_bias=True), None),
+    "tied_both": ("qwen2", dict(target_modules=["q_proj"],
+                                modules_to_save=["embed_tokens", "lm_head"]), None),
+    "tied_embedding": ("qwen2", dict(target_modules=["q_proj"],
+                                     modules_to_save=["embed_tokens"]), None),
+    "tied_lora_head": ("qwen2", dict(target_modules=["q_proj", "lm_head"]), None),
+    "tied_lora_embedding": ("qwen2", dict(target_modules=["q_proj", "embed_tokens"]), None),
+    "norms": ("llama", dict(target_modules=["q_proj"], modules_to_save=["input_layernorm"]), None),
+    "parameters": ("llama", dict(target_modules=["q_proj"],
+                                 target_parameters=["mlp.down_proj.weight"]), "target_parameters"),
+    "tokens": ("llama", dict(target_modules=["q_proj"], trainable_token_indices=[3, 14]),
+               "trainable_token_indices"),
+}
+
+
+def base_of(kind):
+    from transformers import GPT2Config, LlamaConfig, Qwen2Config
+    from transformers import AutoModelForCausalLM
+    if kind == "gpt2":
+        config = GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=320, n_positions=256,
+                            bos_token_id=319, eos_token_id=319, initializer_range=0.08)
+    elif kind == "llama":
+        config = LlamaConfig(**SIZES, head_dim=8)
+    else:
+        config = Qwen2Config(**SIZES, tie_word_embeddings=kind == "qwen2")
+    return AutoModelForCausalLM.from_config(config).float()
+
+
+def save_tokenizer(folder):
+    """One of bytes, which the programs ask for beside a model."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def make(kind, folder):
+    """The adapter in FOLDER/adapter beside FOLDER/base; PEFT's logits."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    torch.manual_seed(7)
+    name, settings, _ = KINDS[kind]
+    base = base_of(name)
+    base.save_pretrained(folder / "base")
+    save_tokenizer(folder / "base")
+    base.name_or_path = str(folder / "base")
+    model = get_peft_model(base, LoraConfig(**{"r": 4, "lora_alpha": 8, "task_type": "CAUSAL_LM",
+                                               **settings}))
+    with torch.no_grad():
+        for _, value in sorted(model.named_parameters()):
+            if value.requires_grad:
+                value.add_(0.1 * torch.randn_like(value))
+    model.eval()
+    model.save_pretrained(folder / "adapter")
+    with torch.no_grad():
+        return model(torch.tensor(IDS)).logits[0].tolist()
+
+
+def run(command, text=""):
+    return subprocess.run([str(part) for part in command], input=text, capture_output=True, text=True)
+
+
+def difference(tandem, model, wanted):
+    done = run([tandem, "logits", "--model_name", model], json.dumps(IDS[0]) + "\n")
+    if done.returncode != 0:
+        return f"exit {done.returncode}: {done.stderr.strip()}"
+    got = json.loads(done.stdout)
+    worst = max(abs(a - b) for x, y in zip(wanted, got, strict=True) for a, b in zip(x, y, strict=True))
+    return "" if worst <= MOST_APART else f"logits are {worst:.2e} from PEFT's"
+
+
+def fault_of(tandem, kind):
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        wanted = make(kind, folder)
+        merge = run([tandem, "merge", folder / "adapter", "--into", folder / "base",
+                     "--output", folder / "merged"])
+        refusal = KINDS[kind][2]
+        if refusal:
+            ok = merge.returncode == 2 and refusal in merge.stderr
+            return "" if ok else f"not refused by {refusal}: {merge.returncode} {merge.stderr}"
+        if merge.returncode != 0:
+            return f"merge: exit {merge.returncode}: {merge.stderr.strip()}"
+        return (difference(tandem, folder / "merged", wanted)
+                or difference(tandem, folder / "adapter", wanted))
+
+
+def unlisted_fields():
+    from peft import LoraConfig
+    listed = set(re.findall(r'"(\w+)"', KEYS.read_text()))
+    return sorted({field.name for field in dataclasses.fields(LoraConfig)} - listed)
+
+
+def main():
+    if importlib.util.find_spec("peft") is None:
+        print("skipped: this Python has no peft")
+        return 77
+    tandem = Path(sys.argv[1]) / "tandem"
+    faults = [f"{field} of LoraConfig is in no list of {KEYS.name}" for field in unlisted_fields()]
+    for kind in sys.argv[2:] or KINDS:
+        fault = fault_of(tandem, kind)
+        print(f"{kind}: {fault or 'as PEFT'}", flush=True)
+        faults += [f"{kind}: {fault}"] if fault else []
+    print("\n".join(faults))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
