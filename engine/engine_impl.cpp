@@ -15,7 +15,6 @@
 #include "actors/collectives/collectives.hpp"
 #include "engine/layout/update_config.hpp"
 #include "engine/model/model_check.hpp"
-#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -39,9 +38,17 @@ std::optional<LossScaler> scaler_of(const Config& config) {
 
 template <class T>
 at::Tensor copy_of(const std::vector<T>& values, at::IntArrayRef shape, at::ScalarType type) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) {
+    count *= std::max<std::int64_t>(0, extent);
+  }
+  if (static_cast<std::size_t>(count) != values.size()) {
+    throw user_error("data",
+                     "a data set's collate() gave {} values for a batch of [{}]; correct its "
+                     "HostBatch",
+                     values.size(), fmt::join(shape, ", "));
+  }
   at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(type));
-  TANDEM_CHECK(static_cast<std::size_t>(tensor.numel()) == values.size(),
-               "a host batch has as many values as its shape says");
   std::memcpy(tensor.data_ptr(), values.data(), values.size() * sizeof(T));
   return tensor;
 }

@@ -5,6 +5,7 @@
 #include "actors/kernels/simd_limit.hpp"
 #include "engine/distributed/process_group.hpp"
 #include "engine/engine_impl.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
@@ -36,7 +37,12 @@ void DataLoader::advance() {
 double Scheduler::get_last_lr() const {
   return impl_->rate_of(std::max<std::int64_t>(1, impl_->applied_steps));
 }
-double Scheduler::lr_at(std::int64_t step) const { return impl_->rate_of(step); }
+double Scheduler::lr_at(std::int64_t step) const {
+  if (step < 1) {
+    throw user_error("engine", "lr_at() was asked for step {}; steps are counted from 1", step);
+  }
+  return impl_->rate_of(step);
+}
 
 Initialized initialize(InitializeArgs args) {
   (void)simd_limit();  // a wrong one ends the start

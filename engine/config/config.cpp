@@ -404,7 +404,10 @@ Precision Config::precision() const noexcept {
 }
 
 Config parse_config(std::string_view text, std::string_view origin, const ParseOptions& options) {
-  TANDEM_CHECK(options.world_size >= 1, "there is at least this rank");
+  if (options.world_size < 1) {
+    throw user_error("config", "{}: read for {} ranks; give 1 at least", origin,
+                     options.world_size);
+  }
   return Parser(text, origin, options).parse();
 }
 

@@ -4,7 +4,6 @@
 #include <span>
 #include <utility>
 
-#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -21,7 +20,10 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
     : dataset_(std::move(dataset)), options_(options) {
   options_.sampler.records = dataset_->size();
   options_.sampler.block = options_.micro_batch;
-  TANDEM_CHECK(options_.sampler.records > 0, "an empty dataset is refused where it is read");
+  if (options_.sampler.records <= 0) {
+    throw user_error("dataset", "the data set has {} records; training needs one at least",
+                     options_.sampler.records);
+  }
   batches_per_epoch_ = tandem::batches_per_epoch(options_.sampler.records, options_);
   if (batches_per_epoch_ == 0) {
     throw user_error(

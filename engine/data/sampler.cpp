@@ -5,12 +5,17 @@
 #include <random>
 #include <utility>
 
-#include "runtime/util/check.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
 std::vector<std::int64_t> torch_permutation(std::int64_t n, std::uint64_t seed) {
-  TANDEM_CHECK(n < (std::int64_t{1} << 32) / 20, "above this torch draws 64-bit numbers instead");
+  // Above this torch draws numbers of 64 bits instead.
+  if (constexpr std::int64_t kMost = (std::int64_t{1} << 32) / 20; n >= kMost) {
+    throw user_error("dataset",
+                     "the data set has {} records, and {} are shuffled at most; split it", n,
+                     kMost - 1);
+  }
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   // torch seeds its mt19937 with the low 32 bits of the seed.

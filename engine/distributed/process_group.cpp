@@ -22,7 +22,6 @@
 #include "runtime/flight.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/ucx/ucx_net.hpp"
-#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/seconds_setting.hpp"
 
@@ -194,7 +193,11 @@ std::vector<RankPlace> ProcessGroup::places(std::string_view gpu) {
 }
 
 BackendKind ProcessGroup::choose_kind(std::string_view gpu) {
-  TANDEM_CHECK(!kind_, "a process group makes one back end");
+  if (kind_) {
+    throw user_error("ranks",
+                     "a process group was given to a second engine; make one for each engine, one "
+                     "after the other on all ranks");
+  }
   require_same("reduction order", name_of(order_));
   kind_ = choose_backend(places(gpu));
   require_order(order_, *kind_, world_size());

@@ -44,7 +44,7 @@ class OneRow : public Dataset {
  public:
   [[nodiscard]] std::int64_t size() const override { return 1; }
   [[nodiscard]] HostBatch collate(std::span<const std::int64_t> /*indices*/) const override {
-    return {.inputs = {1, 2, 3, 4}, .labels = {1, 2, 3, 4}, .rows = 1, .length = 4, .tokens = 4};
+    return {.rows = 1, .length = 4, .tokens = 4, .inputs = {1, 2, 3, 4}, .labels = {1, 2, 3, 4}};
   }
 };
 
@@ -158,15 +158,36 @@ TEST_F(Misuse, WrongSizesAreRefused) {
   EXPECT_NO_THROW(engine_.evaluate_sums(data, {.micro_batch = 1}));
 }
 
+/// Of `records`, each with a token less than it says.
+class Wrong : public Dataset {
+ public:
+  explicit Wrong(std::int64_t records) : records_(records) {}
+  [[nodiscard]] std::int64_t size() const override { return records_; }
+  [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override {
+    return {.rows = std::ssize(indices), .length = 4, .inputs = {1, 2, 3}, .labels = {1, 2, 3}};
+  }
+
+ private:
+  std::int64_t records_;
+};
+
+TEST_F(Misuse, DataSetsOfTheCallersAreChecked) {
+  InitializeArgs args = toy::arguments({});
+  args.dataset = std::make_shared<Wrong>(0);
+  EXPECT_THAT(error_text([&] { Engine engine(std::move(args)); }), HasSubstr("has 0 records"));
+  const std::string said = error_text([&] { engine_.evaluate_sums(Wrong(1)); });
+  EXPECT_THAT(said, HasSubstr("collate() gave 3 values for a batch of [1, 4]"));
+}
+
 TEST_F(Misuse, AnEngineThatFailedAmidAStepSaysSo) {
   Batch wrong = toy::batch(0);
   wrong.inputs = wrong.inputs.slice(1, 0, 6).contiguous() + toy::kVocabulary;  // no such token
   wrong.labels = wrong.labels.slice(1, 0, 6).contiguous();
   EXPECT_ANY_THROW(engine_.forward(wrong));
-  const std::string said =
-      error_text([&] { engine_.train_step(batches_of(0, 2)); }, ExitCode::kFailure);
+  // With the cause's exit code.
+  const std::string said = error_text([&] { engine_.train_step(batches_of(0, 2)); });
   EXPECT_THAT(said, HasSubstr("an earlier call failed amid a step"));
-  EXPECT_EQ(error_text([&] { engine_.evaluate(toy::batch(0)); }, ExitCode::kFailure), said);
+  EXPECT_EQ(error_text([&] { engine_.evaluate(toy::batch(0)); }), said);
 }
 
 }  // namespace
