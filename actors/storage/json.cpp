@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "actors/storage/file.hpp"
+#include "actors/storage/known_content.hpp"
 #include "runtime/util/json_writer.hpp"
 
 namespace tandem {
@@ -267,6 +268,9 @@ JsonDocument JsonDocument::parse(std::string_view text, JsonOrigin origin) {
     code = document.parser_->parse(retry.data(), retry.size()).get(document.root_);
   }
   if (code != simdjson::SUCCESS) {
+    if (const std::string_view is = known_content(text.substr(0, kTellingBytes)); !is.empty()) {
+      throw user_error(document.origin_->where, "{} {}", document.origin_->file, is);
+    }
     throw user_error(
         document.origin_->where, "{} is not valid JSON ({}); {}", document.origin_->file,
         text.empty() ? "it is empty" : simdjson::error_message(code), document.origin_->advice);

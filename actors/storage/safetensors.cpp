@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
+#include <string>
 #include <tuple>
 
 #include <fmt/ranges.h>
@@ -9,6 +11,7 @@
 #include "actors/kernels/finite.hpp"
 #include "actors/kernels/reduce.hpp"
 #include "actors/storage/json.hpp"
+#include "actors/storage/known_content.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -27,6 +30,16 @@ std::string known_types() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+/// Throws for a file that is known to be another.
+void refuse_other_content(const FileHandle& file, std::uint64_t file_bytes,
+                          const std::filesystem::path& path) {
+  std::string first(std::min<std::uint64_t>(file_bytes, kTellingBytes), '\0');
+  read_exactly(file, 0, std::as_writable_bytes(std::span(first)), path, kWhere);
+  if (const std::string_view is = known_content(first); !is.empty()) {
+    throw user_error(kWhere, "{} {}", path.string(), is);
+  }
+}
+
 std::uint64_t header_length(const FileHandle& file, std::uint64_t file_bytes,
                             const std::filesystem::path& path) {
   if (file_bytes < kLengthBytes) {
@@ -38,6 +51,9 @@ std::uint64_t header_length(const FileHandle& file, std::uint64_t file_bytes,
   std::uint64_t length = 0;
   for (std::size_t i = kLengthBytes; i-- > 0;) {
     length = (length << 8) | std::to_integer<std::uint64_t>(raw[i]);
+  }
+  if (length > kMostHeaderBytes || length > file_bytes - kLengthBytes) {
+    refuse_other_content(file, file_bytes, path);
   }
   if (length > kMostHeaderBytes) {
     throw user_error(kWhere,

@@ -3,7 +3,12 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/ranges.h>
 
 #include "models/foreign/readers.hpp"
 
@@ -29,6 +34,44 @@ bool has_pytorch_files(const fs::path& folder) {
 bool is_universal(const fs::path& folder) {
   std::error_code ignored;
   return fs::is_directory(folder / "zero", ignored);
+}
+
+/// Folders of DeepSpeed's tags, of which a file `latest` would name one; by their names.
+std::vector<std::string> tags_in(const fs::path& folder) {
+  std::vector<std::string> tags;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    if (entry.is_directory(ignored) && has_deepspeed_files(entry.path())) {
+      tags.push_back(entry.path().filename().string());
+    }
+  }
+  std::ranges::sort(tags, {}, [](const std::string& tag) { return std::pair(tag.size(), tag); });
+  return tags;
+}
+
+/// Whether torch.distributed.checkpoint wrote it (FSDP).
+bool is_distributed(const fs::path& folder) {
+  std::error_code ignored;
+  return std::ranges::any_of(
+      fs::directory_iterator(folder, ignored),
+      [](const fs::directory_entry& entry) { return entry.path().extension() == ".distcp"; });
+}
+
+/// Throws for a folder that is known by its names and not read as it is.
+void refuse_by_names(const fs::path& path) {
+  if (const std::vector<std::string> tags = tags_in(path); !tags.empty()) {
+    throw user_error("import",
+                     "{} has no file `latest`, which says which of its tags counts ({}); name one, "
+                     "as {}, or write its name into {}",
+                     path.string(), printable(fmt::format("{}", fmt::join(tags, ", "))),
+                     (path / tags.back()).string(), (path / "latest").string());
+  }
+  if (is_distributed(path)) {
+    throw user_error("import",
+                     "{} is a sharded checkpoint of torch (FSDP); make one file of it: python -m "
+                     "torch.distributed.checkpoint.format_utils dcp_to_torch {} pytorch_model.bin",
+                     path.string(), path.string());
+  }
 }
 
 /// The folder that `latest` names.
@@ -78,7 +121,8 @@ bool is_foreign_checkpoint(const fs::path& path) {
     return ending == ".bin" || ending == ".pt" || ending == ".pth";
   }
   return is_there(path / "latest") || is_there(path / "latest_universal") ||
-         has_deepspeed_files(path) || has_pytorch_files(path);
+         has_deepspeed_files(path) || has_pytorch_files(path) || !tags_in(path).empty() ||
+         is_distributed(path);
 }
 
 ImportedCheckpoint open_foreign_checkpoint(const fs::path& path) {
@@ -102,6 +146,7 @@ ImportedCheckpoint open_foreign_checkpoint(const fs::path& path) {
     if (has_pytorch_files(path)) {
       return read_pytorch(path);
     }
+    refuse_by_names(path);
     throw user_error("import",
                      "{} holds no checkpoint of DeepSpeed (a file `latest`, or *_model_states.pt) "
                      "and no pytorch_model.bin; give the folder that was saved into",
