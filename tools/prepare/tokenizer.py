@@ -1,5 +1,8 @@
-"""The model's tokenizer: tokenizer.json as the `tokenizers` library reads it, and what the engine's own reader agrees
-with id for id. Special tokens are those of tokenizer_config.json and special_tokens_map.json."""
+"""The model's tokenizer: tokenizer.json as the `tokenizers` library reads it, with what tokenizer_config.json and
+special_tokens_map.json add to it in Transformers. The engine's own reader agrees with it id for id
+(models/io/tokenizer/tokenizer_extras.cpp)."""
+
+import json
 
 import numpy
 import tokenizers
@@ -13,6 +16,24 @@ MOST_CONFIG_CHARACTERS = 1 << 28  # some list each of their added tokens
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # These classes of Transformers know no special token beside those that the files name.
 CLASSES_WITHOUT_DEFAULTS = {"TokenizersBackend", "PreTrainedTokenizerFast"}
+
+
+def flags_of(token, special):
+    """Of an added token, as the library's AddedToken has them."""
+    flags = {name: bool(token.get(name, False)) for name in ("single_word", "lstrip", "rstrip")}
+    return {**flags, "special": special, "normalized": bool(token.get("normalized", not special))}
+
+
+def special_tokens_in(source, backend):
+    """Texts or objects: the named ones that the vocabulary has, and all of the additional ones."""
+    for name in SPECIAL_NAMES:
+        token = source.get(name)
+        text = token.get("content") if isinstance(token, dict) else token
+        if isinstance(text, str) and backend.token_to_id(text) is not None:
+            yield token
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        more = source.get(name) or []
+        yield from more.values() if isinstance(more, dict) else more
 
 
 class Tokenizer:
@@ -30,12 +51,50 @@ class Tokenizer:
         self.backend.no_padding()
         self.hash = xxhash.xxh3_128_hexdigest(content)
         self.config = self.read_json("tokenizer_config.json")
+        try:
+            self.add_what_the_config_adds()
+        except BaseException as error:
+            raise self.fault(error) from None
         self.special_tokens = self.named_tokens()
         self.vocab_size = 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
         if not 0 < self.vocab_size <= MOST_VOCABULARY:
             raise UserError(f"[prepare] {path}: its ids end at {self.vocab_size - 1}, from 0 to {MOST_VOCABULARY - 1} are possible; correct the file or download it again")
         self.prefix, self.suffix = self.added_ids()
         self.specials = {number: token.content for number, token in self.backend.get_added_tokens_decoder().items() if token.special}
+
+    def add_what_the_config_adds(self):
+        """Tokens that tokenizer.json does not have, and the space before a text."""
+        known = {token.content for token in self.backend.get_added_tokens_decoder().values()}
+        decoder = self.config.get("added_tokens_decoder") or {}
+        for number, token in sorted(decoder.items(), key=lambda item: int(item[0])):
+            text = token["content"]
+            if self.backend.token_to_id(text) is not None:
+                continue
+            self.backend.add_tokens([tokenizers.AddedToken(text, **flags_of(token, token.get("special", False)))])
+            known.add(text)
+            if self.backend.token_to_id(text) != int(number):
+                raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: its added_tokens_decoder gives {text} the id {number}, and "
+                                f"{self.backend.token_to_id(text)} is the next one; correct the file or download it again")
+        for source in (self.config, self.read_json("special_tokens_map.json")):
+            for token in special_tokens_in(source, self.backend):
+                text = token["content"] if isinstance(token, dict) else token
+                if text and text not in known:
+                    known.add(text)
+                    self.backend.add_special_tokens([tokenizers.AddedToken(text, **flags_of(token if isinstance(token, dict) else {}, True))])
+        self.put_prefix_space()
+
+    def put_prefix_space(self):
+        """These classes put a space before a text as tokenizer_config.json says, whatever tokenizer.json has."""
+        wanted = self.config.get("add_prefix_space")
+        if wanted is None or not str(self.config.get("tokenizer_class")).startswith(("GPT2Tokenizer", "Qwen2Tokenizer")):
+            return
+        whole = json.loads(self.backend.to_str())
+        steps = [whole.get("pre_tokenizer") or {}]
+        steps += steps[0].get("pretokenizers", [])
+        for step in steps:
+            if step.get("type") == "ByteLevel":
+                step["add_prefix_space"] = bool(wanted)
+        self.backend = tokenizers.Tokenizer.from_str(json.dumps(whole))
 
     def fault(self, error):
         """What to raise in the place of an error of the library."""

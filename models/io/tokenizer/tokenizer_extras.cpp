@@ -20,6 +20,11 @@ JsonOrigin origin(std::string_view file) {
           .advice = "correct the file or download it again"};
 }
 
+/// Of a token that is a text, or an object with its flags.
+std::string_view text_of(const JsonValue& token) {
+  return token.is_object() ? token.at("content").string() : token.string();
+}
+
 }  // namespace
 
 std::int32_t TokenizerLoader::known_id(const JsonValue& value) const {
@@ -125,6 +130,8 @@ void TokenizerLoader::read_config(const JsonValue& root) {
       }
     }
   }
+  read_special_tokens(root);
+  read_prefix_space(root);
   const auto set = [&](std::string_view key, std::optional<std::int32_t>& id) {
     if (!id) {
       id = named_token(root, key);
@@ -140,6 +147,79 @@ void TokenizerLoader::read_config(const JsonValue& root) {
     }
     if (most < kNoLength) {
       impl_->model_max_length = static_cast<std::int64_t>(most);
+    }
+  }
+}
+
+/// Special tokens are looked for in a text, wherever a file names them.
+void TokenizerLoader::read_special_tokens(const JsonValue& root) {
+  for (const std::string_view name : {"bos_token", "eos_token", "unk_token", "sep_token",
+                                      "pad_token", "cls_token", "mask_token"}) {
+    const auto token = root.find(name);
+    if (token && impl_->id_of.contains(text_of(*token))) {
+      add_special(*token);
+    }
+  }
+  for (const std::string_view name : {"additional_special_tokens", "extra_special_tokens"}) {
+    const auto list = root.find(name);
+    if (!list) {
+      continue;
+    }
+    if (list->is_object()) {
+      for (const auto& [key, token] : list->members()) {
+        add_special(token);
+      }
+    } else {
+      for (const JsonValue& token : list->items()) {
+        add_special(token);
+      }
+    }
+  }
+}
+
+/// A token that is a text, or an object with its flags; one that the vocabulary lacks comes behind
+/// it.
+void TokenizerLoader::add_special(const JsonValue& token) {
+  const std::string content(text_of(token));
+  if (content.empty() || added_.contains(content)) {
+    return;
+  }
+  const auto known = impl_->id_of.find(content);
+  const std::int64_t id = known == impl_->id_of.end()
+                              ? static_cast<std::int64_t>(impl_->tokens.size())
+                              : static_cast<std::int64_t>(known->second);
+  const auto flag = [&](std::string_view key) {
+    return token.is_object() && bool_or(token, key, false);
+  };
+  const JsonDocument whole = JsonDocument::parse(
+      fmt::format(R"({{"content": {}, "special": true, "normalized": {}, "lstrip": {}, )"
+                  R"("rstrip": {}, "single_word": {}}})",
+                  json_quote(content), flag("normalized"), flag("lstrip"), flag("rstrip"),
+                  flag("single_word")),
+      origin(impl_->file));
+  add_token(whole.root(), id);
+}
+
+/// These classes put a space before a text as tokenizer_config.json says, whatever tokenizer.json
+/// has.
+void TokenizerLoader::read_prefix_space(const JsonValue& root) {
+  const auto type = root.find("tokenizer_class");
+  const auto wanted = root.find("add_prefix_space");
+  if (!type || !wanted || !byte_level_seen_ ||
+      !(type->string().starts_with("GPT2Tokenizer") ||
+        type->string().starts_with("Qwen2Tokenizer"))) {
+    return;
+  }
+  std::vector<PreTokenizerStep> before = std::move(impl_->steps);
+  impl_->steps.clear();
+  for (std::size_t i = 0; i <= before.size(); ++i) {
+    if (i == byte_level_at_ && wanted->boolean()) {
+      impl_->steps.emplace_back(PrefixSpace{});
+    }
+    const bool is_old =
+        i == byte_level_at_ && i < before.size() && std::holds_alternative<PrefixSpace>(before[i]);
+    if (i < before.size() && !is_old) {
+      impl_->steps.emplace_back(std::move(before[i]));
     }
   }
 }

@@ -241,6 +241,7 @@ void TokenizerLoader::add_token(const JsonValue& token, std::int64_t id) {
     throw token.error(fmt::format("{} has the id {} here and {} elsewhere",
                                   json_quote(added.content), added.id, same_text->second));
   }
+  added_.insert(added.content);
   const auto at = static_cast<std::size_t>(added.id);
   if (at >= impl_->tokens.size()) {
     impl_->tokens.resize(at + 1);

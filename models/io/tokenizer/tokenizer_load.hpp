@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,7 +23,8 @@ class TokenizerLoader {
 
   /// tokenizer.json
   void read(const JsonValue& root);
-  /// tokenizer_config.json, and special_tokens_map.json for what that does not say.
+  /// tokenizer_config.json, and special_tokens_map.json for what that does not say: as
+  /// Transformers' classes do (tools/prepare/tokenizer.py has the same).
   void read_config(const JsonValue& root);
   /// GPT-2's published files name no end token, but its Python class has one: it is taken where no
   /// file named another.
@@ -50,13 +52,18 @@ class TokenizerLoader {
   void add_split(std::string pattern, SplitStep::Keep keep, bool invert);
   void read_post_processor(const JsonValue& part);
   void read_template(const JsonValue& part);
+  void read_special_tokens(const JsonValue& root);
+  void add_special(const JsonValue& token);
+  void read_prefix_space(const JsonValue& root);
   void wrap(std::vector<std::int32_t> before, const std::vector<std::int32_t>& behind);
   std::vector<std::int32_t> template_ids(const JsonValue& part, std::string_view name);
   [[nodiscard]] std::int32_t known_id(const JsonValue& value) const;
   std::optional<std::int32_t> named_token(const JsonValue& root, std::string_view key) const;
 
   std::unique_ptr<Impl> impl_;
-  bool byte_level_seen_ = false;  // the pre-tokenizer's step
+  bool byte_level_seen_ = false;      // the pre-tokenizer's step
+  std::size_t byte_level_at_ = 0;     // among the steps
+  std::set<std::string> added_ = {};  // tokens that are looked for in a text
   NormalRoom added_token_room_{std::size_t{1} << 20};
 };
 

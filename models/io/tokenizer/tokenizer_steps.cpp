@@ -159,6 +159,27 @@ void TokenizerLoader::read_decoder(const JsonValue& root) {
   }
 }
 
+namespace {
+
+// One character: Unicode's punctuation, and ASCII's signs, which it counts as symbols.
+constexpr std::string_view kPunctuation = R"([\p{P}$+<=>^`|~])";
+
+SplitStep::Keep kept(const JsonValue& behavior) {
+  using Keep = SplitStep::Keep;
+  constexpr std::array<std::pair<std::string_view, Keep>, 3> kKnown = {
+      {{"Isolated", Keep::kIsolated},
+       {"Removed", Keep::kRemoved},
+       {"MergedWithPrevious", Keep::kWithPrevious}}};
+  const auto* known =
+      std::ranges::find(kKnown, behavior.string(), &std::pair<std::string_view, Keep>::first);
+  if (known == kKnown.end()) {
+    throw behavior.wrong("\"Isolated\", \"Removed\" or \"MergedWithPrevious\"");
+  }
+  return known->second;
+}
+
+}  // namespace
+
 void TokenizerLoader::read_pre_tokenizer(const JsonValue& part) {
   const std::string_view type = type_of(part);
   if (type == "Sequence") {
@@ -171,6 +192,7 @@ void TokenizerLoader::read_pre_tokenizer(const JsonValue& part) {
     const bool each = bool_or(part, "individual_digits", false);
     add_split(each ? "\\p{N}" : "\\p{N}+", SplitStep::Keep::kIsolated, false);
   } else if (type == "ByteLevel") {
+    byte_level_at_ = impl_->steps.size();
     if (bool_or(part, "add_prefix_space", true)) {
       impl_->steps.emplace_back(PrefixSpace{});
     }
@@ -178,10 +200,15 @@ void TokenizerLoader::read_pre_tokenizer(const JsonValue& part) {
       add_split(std::string(gpt2_pattern()), SplitStep::Keep::kIsolated, false);
     }
     byte_level_seen_ = true;
+  } else if (type == "Punctuation") {
+    const auto behavior = part.find("behavior");
+    add_split(std::string(kPunctuation), behavior ? kept(*behavior) : SplitStep::Keep::kIsolated,
+              false);
   } else if (type == "Metaspace" && !impl_->byte_level) {
     read_metaspace(part);
   } else {
-    throw part.at("type").wrong("one of ByteLevel, Split, Digits, Metaspace, Sequence");
+    throw part.at("type").wrong(
+        "one of ByteLevel, Split, Digits, Punctuation, Metaspace, Sequence");
   }
   if (impl_->steps.size() > kMostSteps) {
     throw part.error(fmt::format("more than {} steps", kMostSteps));
@@ -196,18 +223,7 @@ void TokenizerLoader::read_split(const JsonValue& part) {
   const auto regex = pattern.find("Regex");
   const std::string text =
       regex ? std::string(regex->string()) : escape_pattern(pattern.at("String").string());
-  const JsonValue behavior = part.at("behavior");
-  using Keep = SplitStep::Keep;
-  constexpr std::array<std::pair<std::string_view, Keep>, 3> kKnown = {
-      {{"Isolated", Keep::kIsolated},
-       {"Removed", Keep::kRemoved},
-       {"MergedWithPrevious", Keep::kWithPrevious}}};
-  const auto* known =
-      std::ranges::find(kKnown, behavior.string(), &std::pair<std::string_view, Keep>::first);
-  if (known == kKnown.end()) {
-    throw behavior.wrong("\"Isolated\", \"Removed\" or \"MergedWithPrevious\"");
-  }
-  add_split(text, known->second, bool_or(part, "invert", false));
+  add_split(text, kept(part.at("behavior")), bool_or(part, "invert", false));
 }
 
 void TokenizerLoader::add_split(std::string pattern, SplitStep::Keep keep, bool invert) {
