@@ -8,6 +8,7 @@
 
 #include "actors/storage/file.hpp"
 #include "actors/storage/json.hpp"
+#include "models/checkpoint_layout.hpp"
 #include "models/families/family.hpp"
 #include "models/io/hf_fields.hpp"
 #include "runtime/util/check.hpp"
@@ -91,15 +92,25 @@ HfConfig parse_hf_config(std::string_view json, std::string_view file) {
   HfConfig config;
   config.model_type = family->model_type;
   config.json = json;
-  family->read_config(root, config);
-  read_common_fields(root, config);
+  const JsonDocument whole = JsonDocument::parse(
+      completed_config(json, file, *family, config.notes),
+      {.where = "model config", .file = std::string(file), .advice = "correct config.json"});
+  family->read_config(whole.root(), config);
+  read_common_fields(whole.root(), config);
   return config;
 }
+
+std::span<const Family* const> known_families() { return kFamilies; }
 
 HfConfig read_hf_config(const std::filesystem::path& path) {
   const std::filesystem::path file =
       std::filesystem::is_directory(path) ? path / "config.json" : path;
-  return parse_hf_config(read_file(file, "model config", kMostConfigBytes), file.string());
+  HfConfig config =
+      parse_hf_config(read_file(file, "model config", kMostConfigBytes), file.string());
+  if (file != path) {
+    untie_if_stored_apart(config, path);
+  }
+  return config;
 }
 
 const Family& family_of(const HfConfig& config) {

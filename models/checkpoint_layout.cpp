@@ -1,6 +1,8 @@
 #include "models/checkpoint_layout.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <set>
 
 #include "actors/kernels/finite.hpp"
@@ -19,19 +21,95 @@ constexpr std::string_view kWhere = "checkpoint";
 constexpr std::string_view kBlocks = "_blocks";
 constexpr std::string_view kScales = "_scales";
 
-/// The name under which the checkpoint holds a parameter; empty if it does not.
+constexpr std::string_view kHead = "lm_head.weight";
+constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
+
+/// The names that checkpoints may have for a parameter; its own comes first.
+std::vector<std::string> spellings_of(const Family& family, const std::string& name) {
+  std::vector<std::string> names = {name, std::string(family.part_prefix) + name};
+  for (const OtherSpelling& spelling : family.spellings) {
+    if (const std::size_t at = name.find(spelling.part); at != std::string::npos) {
+      std::string other = name;
+      names.push_back(other.replace(at, spelling.part.size(), spelling.other));
+    }
+  }
+  for (std::size_t i = names.size(); i-- > 0;) {
+    if (names[i].starts_with(family.optional_prefix)) {
+      names.push_back(names[i].substr(family.optional_prefix.size()));
+    }
+  }
+  return names;
+}
+
+/// The name under which the checkpoint holds a parameter; empty if it does not. A tied model may
+/// hold its head in the embedding's place.
 std::string stored_name(const Checkpoint& checkpoint, const HfConfig& config,
                         const std::string& name) {
-  if (checkpoint.find(name) != nullptr) {
-    return name;
-  }
   const Family& family = family_of(config);
-  if (std::string part = std::string(family.part_prefix) + name; checkpoint.find(part) != nullptr) {
-    return part;
+  for (std::string& spelling : spellings_of(family, name)) {
+    if (checkpoint.find(spelling) != nullptr) {
+      return std::move(spelling);
+    }
   }
-  const std::string_view prefix = family.optional_prefix;
-  std::string bare = name.starts_with(prefix) ? name.substr(prefix.size()) : std::string();
-  return checkpoint.find(bare) != nullptr ? bare : std::string();
+  if (config.tie_word_embeddings && name == family.describe(config).embedding) {
+    for (std::string& spelling : spellings_of(family, std::string(kHead))) {
+      if (checkpoint.find(spelling) != nullptr) {
+        return std::move(spelling);
+      }
+    }
+  }
+  return {};
+}
+
+bool same_values(const Checkpoint& checkpoint, const std::string& one, const std::string& other) {
+  const TensorInfo& info = checkpoint.at(one);
+  if (info.shape != checkpoint.at(other).shape) {
+    return false;
+  }
+  std::vector<float> a(static_cast<std::size_t>(std::min(kPieceElements, info.numel())));
+  std::vector<float> b(a.size());
+  for (std::int64_t begin = 0; begin < info.numel(); begin += kPieceElements) {
+    const std::int64_t end = std::min(begin + kPieceElements, info.numel());
+    checkpoint.read_f32(one, begin, end, a.data());
+    checkpoint.read_f32(other, begin, end, b.data());
+    if (!std::equal(a.begin(), a.begin() + (end - begin), b.begin())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Whether the files hold an embedding and a head of other values.
+bool head_is_apart(const Checkpoint& checkpoint, const HfConfig& config) {
+  const std::string embedding =
+      stored_name(checkpoint, config, family_of(config).describe(config).embedding);
+  const std::string head = stored_name(checkpoint, config, std::string(kHead));
+  return !embedding.empty() && !head.empty() && !same_values(checkpoint, embedding, head);
+}
+
+/// "model.layers.0.mlp.experts.7.up_proj.weight" taken apart, in Qwen's names or Mixtral's.
+struct ExpertMatrix {
+  std::string experts;  // "model.layers.0.mlp.experts."
+  std::int64_t number = 0;
+  bool is_down = false;
+  bool is_up = false;
+};
+
+std::optional<ExpertMatrix> expert_matrix(const std::string& name) {
+  constexpr std::string_view kExperts = ".experts.";
+  const std::size_t at = name.find(kExperts);
+  if (at == std::string::npos) {
+    return std::nullopt;
+  }
+  ExpertMatrix found{.experts = name.substr(0, at + kExperts.size())};
+  const char* end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(name.data() + found.experts.size(), end, found.number);
+  const std::string_view matrix(rest, end);
+  found.is_down = matrix == ".down_proj.weight" || matrix == ".w2.weight";
+  found.is_up = matrix == ".up_proj.weight" || matrix == ".w3.weight";
+  const bool is_gate = matrix == ".gate_proj.weight" || matrix == ".w1.weight";
+  const bool known = error == std::errc{} && (found.is_down || found.is_up || is_gate);
+  return known ? std::optional(std::move(found)) : std::nullopt;
 }
 
 /// Tensors that checkpoints carry although they are no parameters: a copy of a tied head, and the
@@ -40,7 +118,7 @@ bool is_extra(const HfConfig& config, std::string_view name) {
   const Family& family = family_of(config);
   const std::string_view own =
       name.starts_with(family.part_prefix) ? name.substr(family.part_prefix.size()) : name;
-  return (config.tie_word_embeddings && own == "lm_head.weight") ||
+  return (config.tie_word_embeddings && own == kHead) ||
          std::ranges::any_of(family.extras,
                              [&](std::string_view ending) { return name.ends_with(ending); }) ||
          std::ranges::any_of(family.other_parts,
@@ -76,24 +154,71 @@ std::int64_t parameter_count(const HfConfig& config) {
   return count;
 }
 
+void untie_if_stored_apart(HfConfig& config, const std::filesystem::path& folder) {
+  if (!config.tie_word_embeddings) {
+    return;
+  }
+  try {
+    if (!head_is_apart(Checkpoint::open(folder), config)) {
+      return;
+    }
+  } catch (const Error&) {
+    return;
+  }
+  config.tie_word_embeddings = false;
+  config.json = with_json_member(config.json, "tie_word_embeddings", "false");
+  config.notes.push_back(
+      "config.json says that the head is the embedding (tie_word_embeddings), but the weights hold "
+      "two different matrices: they are kept apart, and saved so");
+}
+
+void CheckpointReader::expect_floats(const std::string& stored) const {
+  if (const TensorType type = checkpoint_.at(stored).type; !is_float(type)) {
+    throw user_error(kWhere,
+                     "{}: tensor \"{}\" has type {}, weights must be F32, BF16, F16 or F64; take "
+                     "the full-size weights",
+                     checkpoint_.folder().string(), stored, name_of(type));
+  }
+}
+
+std::optional<CheckpointReader::Stored> CheckpointReader::match_in_stack(
+    const HfConfig& config, const ParameterSpec& tensor, std::set<std::string>& used) const {
+  const std::optional<ExpertMatrix> matrix = expert_matrix(tensor.name);
+  if (!matrix) {
+    return std::nullopt;
+  }
+  const std::string stored = stored_name(
+      checkpoint_, config, matrix->experts + (matrix->is_down ? "down_proj" : "gate_up_proj"));
+  if (stored.empty()) {
+    return std::nullopt;
+  }
+  const std::int64_t matrices = matrix->is_down ? 1 : 2;
+  expect_shape(checkpoint_, checkpoint_.at(stored),
+               {config.experts, matrices * tensor.shape[0], tensor.shape[1]});
+  expect_floats(stored);
+  used.insert(stored);
+  return Stored{.name = stored,
+                .first = (matrix->number * matrices + (matrix->is_up ? 1 : 0)) * tensor.numel()};
+}
+
 CheckpointReader::Stored CheckpointReader::match_whole(const HfConfig& config,
                                                        const ParameterSpec& tensor,
                                                        std::set<std::string>& used) const {
   const std::string stored = stored_name(checkpoint_, config, tensor.name);
   if (stored.empty()) {
-    throw user_error(kWhere,
-                     "{} has no tensor \"{}\" (expected shape {}); config.json and weights do not "
-                     "belong together",
-                     checkpoint_.folder().string(), tensor.name, shape_text(tensor.shape));
+    if (const auto in_stack = match_in_stack(config, tensor, used)) {
+      return *in_stack;
+    }
+    throw user_error(kWhere, "{} has no tensor \"{}\" (expected shape {}); {}",
+                     checkpoint_.folder().string(), tensor.name, shape_text(tensor.shape),
+                     tensor.name == kHead
+                         ? "if the head is the embedding, set tie_word_embeddings to true in "
+                           "config.json"
+                         : "config.json and weights do not belong together");
   }
   const TensorInfo& found = checkpoint_.at(stored);
   expect_shape(checkpoint_, found, tensor.shape);
-  if (!is_float(found.type)) {
-    throw user_error(kWhere,
-                     "{}: tensor \"{}\" has type {}, weights must be F32, BF16, F16 or F64; take "
-                     "the full-size weights",
-                     checkpoint_.folder().string(), stored, name_of(found.type));
-  }
+  expect_floats(stored);
   used.insert(stored);
   return {.name = stored};
 }
@@ -138,6 +263,12 @@ CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
                                         const HfConfig& config) {
   CheckpointReader out(Checkpoint::open(folder));
   std::set<std::string> used;
+  if (config.tie_word_embeddings && head_is_apart(out.checkpoint_, config)) {
+    throw user_error(kWhere,
+                     "{}: lm_head.weight has other values than the embedding, and this "
+                     "config.json says tie_word_embeddings; set it to false",
+                     folder.string());
+  }
   for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
     const bool packed = out.checkpoint_.find(tensor.name + std::string(kBlocks)) != nullptr ||
                         out.checkpoint_.find(tensor.name + std::string(kScales)) != nullptr;
@@ -182,7 +313,7 @@ void CheckpointReader::read_f32(std::string_view name, std::int64_t begin, std::
     }
     return;
   }
-  checkpoint_.read_f32(stored.name, begin, end, out);
+  checkpoint_.read_f32(stored.name, stored.first + begin, stored.first + end, out);
 }
 
 TensorType CheckpointReader::type_of(std::string_view name) const {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -28,14 +29,20 @@ std::vector<ParameterSpec> checkpoint_tensors(const HfConfig& config);
 /// Sum of numel over checkpoint_tensors.
 std::int64_t parameter_count(const HfConfig& config);
 
+/// Whether the head is the embedding is decided by the tensors first and by the config second:
+/// where a tied model's files hold a head of other values, config and its JSON say untied from here
+/// on, and a note tells. A folder whose weights cannot be opened is left to who reads them.
+void untie_if_stored_apart(HfConfig& config, const std::filesystem::path& folder);
+
 /// A checkpoint matched with a config: every parameter was found with the right shape and a float
 /// type.
 class CheckpointReader {
  public:
-  /// Opens the folder's weights and matches them. GPT-2's published layout (no "transformer."
-  /// prefix, causal masks h.N.attn.bias) is understood, and so are gpt-oss's experts of four bits
-  /// (NAME_blocks, NAME_scales). Error: a parameter is missing or has another shape (names it,
-  /// expected and found), or a tensor is there that the model does not have.
+  /// Opens the folder's weights and matches them. The names of all versions of Transformers are
+  /// understood, in any mixture: without the prefix of a model with a head, of the text part of
+  /// another model, experts one by one or stacked, GPT-2's causal masks h.N.attn.bias, gpt-oss's
+  /// experts of four bits (NAME_blocks, NAME_scales). Error: a parameter is missing or has another
+  /// shape (names it, expected and found), or a tensor is there that the model does not have.
   static CheckpointReader open(const std::filesystem::path& folder, const HfConfig& config);
 
   /// Elements [begin, end) of a parameter of checkpoint_tensors, by its name there. Any thread.
@@ -51,6 +58,7 @@ class CheckpointReader {
     bool packed = false;  // MXFP4
     std::int64_t in = 0;  // of a packed one's matrices
     std::int64_t out = 0;
+    std::int64_t first = 0;  // element of the stored tensor with which it begins
   };
 
   explicit CheckpointReader(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
@@ -58,6 +66,11 @@ class CheckpointReader {
   /// go to `used`.
   Stored match_whole(const HfConfig& config, const ParameterSpec& tensor,
                      std::set<std::string>& used) const;
+  /// Of an expert's matrix that lies in a tensor with those of all experts; nothing where none is.
+  [[nodiscard]] std::optional<Stored> match_in_stack(const HfConfig& config,
+                                                     const ParameterSpec& tensor,
+                                                     std::set<std::string>& used) const;
+  void expect_floats(const std::string& stored) const;
   Stored match_packed(const ParameterSpec& tensor, std::set<std::string>& used) const;
 
   Checkpoint checkpoint_;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "actors/storage/json.hpp"
+#include "models/families/config_members.hpp"
 #include "models/io/hf_config.hpp"
 #include "models/transformer/decoder.hpp"
 
@@ -17,6 +18,12 @@ namespace tandem {
 struct LeafName {
   std::string_view module;
   LeafModule leaf;
+};
+
+/// Another spelling of names of tensors: `other` in the place of `part`.
+struct OtherSpelling {
+  std::string_view part;
+  std::string_view other;
 };
 
 /// Rotary frequencies, which are computed here.
@@ -38,8 +45,12 @@ struct Family {
   std::span<const std::string_view> other_parts = {};
   /// Members that such a text_config may leave out, as JSON without braces.
   std::string_view part_defaults = {};
-  /// Published checkpoints may leave this out at the beginning of a tensor's name.
-  std::string_view optional_prefix = {};
+  /// Checkpoints may leave this out at the beginning of a tensor's name: those of the model without
+  /// its head do.
+  std::string_view optional_prefix = "model.";
+  std::span<const OtherSpelling> spellings = {};
+  /// The members of config.json beside those that every family has.
+  std::span<const ConfigMember> members = {};
   /// How names of tensors end that checkpoints carry although they are no parameters.
   std::span<const std::string_view> extras = kFrequencies;
 };

@@ -13,7 +13,7 @@ constexpr double kTheta = 1e6, kWindowTheta = 1e4;
 
 /// layer_types, or else every `sliding_window_pattern`-th layer sees all keys.
 void read_windows(const JsonValue& root, HfConfig& config) {
-  const std::int64_t width = window_width(root, 4096);
+  const std::int64_t width = window_width(root);
   if (read_layer_types(root, width, config)) {
     return;
   }
@@ -52,15 +52,8 @@ void read_positions(const JsonValue& root, HfConfig& config) {
 }
 
 void read_config(const JsonValue& root, HfConfig& config) {
-  read_llama_sizes(root, {.head_dim = 256, .kv_heads = 4, .pad_token_id = 0, .tied = true}, config);
-  if (root.find("hidden_activation")) {
-    require(root, "hidden_activation", {"gelu_pytorch_tanh", "gelu_new"});
-  }
-  // attn_logit_softcapping: Transformers reads it and computes nothing by it.
-  if (const auto cap = root.find("final_logit_softcapping")) {
-    throw cap->wrong("null (capped logits are not supported)");
-  }
-  refuse(root, "use_bidirectional_attention", true);
+  read_llama_sizes(root, {.pad_token_id = 0, .tied = true}, config);
+  require(root, "hidden_activation", {"gelu_pytorch_tanh", "gelu_new"});
   read_attention_bias(root, false, config);
   config.attention_scale = 1 / std::sqrt(positive_or(root, "query_pre_attn_scalar", 256));
   read_windows(root, config);
@@ -85,10 +78,39 @@ DecoderSpec describe(const HfConfig& c) {
 }
 
 // gemma-3-4b and larger: with eyes. Their text_config says only what differs from 2025's defaults.
-constexpr std::array<std::string_view, 2> kEyes = {"vision_tower.", "multi_modal_projector."};
+constexpr std::array<std::string_view, 4> kEyes = {"vision_tower.", "multi_modal_projector.",
+                                                   "model.vision_tower.",
+                                                   "model.multi_modal_projector."};
+// Since Transformers 4.52, which before began with language_model.model, and without a head.
+constexpr std::array kSpellings = {OtherSpelling{"model.", "model.language_model."},
+                                   OtherSpelling{"model.", "language_model."}};
 constexpr std::string_view kDefaults =
     R"("architectures": ["Gemma3ForCausalLM"], "vocab_size": 262208, "num_attention_heads": 8,
        "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072)";
+
+// attn_logit_softcapping: Transformers reads it and computes nothing by it.
+constexpr auto kMembers =
+    joined(kLlamaMembers, std::array{used("vocab_size", "262208"),
+                                     used("hidden_size", "2304"),
+                                     used("intermediate_size", "9216"),
+                                     used("num_hidden_layers", "26"),
+                                     used("num_attention_heads", "8"),
+                                     used("num_key_value_heads", "4"),
+                                     used("head_dim", "256"),
+                                     used("hidden_activation", "\"gelu_pytorch_tanh\""),
+                                     used("max_position_embeddings", "131072"),
+                                     used("rms_norm_eps", "1e-06"),
+                                     used("attention_bias", "false"),
+                                     used("query_pre_attn_scalar", "256"),
+                                     used("sliding_window", "4096"),
+                                     used("sliding_window_pattern"),
+                                     used("layer_types"),
+                                     used("rope_local_base_freq"),
+                                     fixed("final_logit_softcapping", "null"),
+                                     fixed("use_bidirectional_attention", "false"),
+                                     harmless("attn_logit_softcapping"),
+                                     harmless("_sliding_window_pattern"),
+                                     harmless("hidden_act")});
 
 }  // namespace
 
@@ -99,6 +121,8 @@ constinit const Family kGemma3 = {.model_type = "gemma3_text",
                                   .whole_type = "gemma3",
                                   .part_prefix = "language_model.",
                                   .other_parts = kEyes,
-                                  .part_defaults = kDefaults};
+                                  .part_defaults = kDefaults,
+                                  .spellings = kSpellings,
+                                  .members = kMembers};
 
 }  // namespace tandem

@@ -23,10 +23,6 @@ void read_config(const JsonValue& root, HfConfig& config) {
   config.norm_eps = positive_or(root, "layer_norm_epsilon", 1e-5);
   config.tie_word_embeddings = bool_or(root, "tie_word_embeddings", true);
   require(root, "activation_function", {"gelu_new", "gelu_pytorch_tanh"});
-  refuse(root, "scale_attn_weights", false);
-  refuse(root, "scale_attn_by_inverse_layer_idx", true);
-  refuse(root, "reorder_and_upcast_attn", true);
-  refuse(root, "add_cross_attention", true);
   config.dropout = {.embedding = rate_or(root, "embd_pdrop", 0.1),
                     .attention = rate_or(root, "attn_pdrop", 0.1),
                     .residual = rate_or(root, "resid_pdrop", 0.1)};
@@ -76,6 +72,36 @@ DecoderSpec describe(const HfConfig& c) {
   return spec;
 }
 
+constexpr std::array kMembers = {used("vocab_size", "50257"),
+                                 used("n_embd", "768"),
+                                 used("n_layer", "12"),
+                                 used("n_head", "12"),
+                                 used("n_positions", "1024"),
+                                 used("n_inner"),
+                                 used("activation_function", "\"gelu_new\""),
+                                 used("layer_norm_epsilon", "1e-05"),
+                                 used("embd_pdrop", "0.1"),
+                                 used("attn_pdrop", "0.1"),
+                                 used("resid_pdrop", "0.1"),
+                                 used("tie_word_embeddings", "true"),
+                                 also("hidden_size", "n_embd"),
+                                 also("num_hidden_layers", "n_layer"),
+                                 also("num_attention_heads", "n_head"),
+                                 also("max_position_embeddings", "n_positions"),
+                                 fixed("scale_attn_weights", "true"),
+                                 fixed("scale_attn_by_inverse_layer_idx", "false"),
+                                 fixed("reorder_and_upcast_attn", "false"),
+                                 fixed("add_cross_attention", "false"),
+                                 harmless("n_ctx"),
+                                 harmless("summary_activation"),
+                                 harmless("summary_first_dropout"),
+                                 harmless("summary_proj_to_labels"),
+                                 harmless("summary_type"),
+                                 harmless("summary_use_proj"),
+                                 harmless("classifier_dropout"),
+                                 harmless("hidden_dropout"),
+                                 harmless("summary_last_dropout")};
+
 // Causal masks.
 constexpr std::array<std::string_view, 2> kMasks = {".attn.bias", ".attn.masked_bias"};
 
@@ -85,6 +111,7 @@ constinit const Family kGpt2 = {.model_type = "gpt2",
                                 .read_config = read_config,
                                 .describe = describe,
                                 .optional_prefix = "transformer.",
+                                .members = kMembers,
                                 .extras = kMasks};
 
 }  // namespace tandem

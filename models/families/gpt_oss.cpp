@@ -6,7 +6,7 @@ namespace tandem {
 namespace {
 
 void read_windows(const JsonValue& root, HfConfig& config) {
-  const std::int64_t width = window_width(root, 128);
+  const std::int64_t width = window_width(root);
   if (width == 0) {
     throw root.error("sliding_window is null, this family needs a width");
   }
@@ -18,24 +18,17 @@ void read_windows(const JsonValue& root, HfConfig& config) {
 }
 
 void read_config(const JsonValue& root, HfConfig& config) {
-  read_llama_like(
-      root, {.norm_eps = 1e-5, .head_dim = 64, .kv_heads = 8, .rope = {.theta = 150000.0}}, config);
+  read_llama_like(root, {.rope = {.theta = 150000.0}}, config);
   read_attention_bias(root, true, config);
   read_windows(root, config);
   read_experts(root, config);
   config.norm_topk_prob = true;  // a softmax over the chosen experts
-  if (positive_or(root, "swiglu_limit", kGateLimit) != kGateLimit) {
-    throw root.at("swiglu_limit").wrong("7 (other limits are not supported)");
-  }
   if (const auto packed = root.find("quantization_config")) {
     const JsonValue method = packed->at("quant_method");
     if (method.string() != "mxfp4") {
       throw method.wrong("\"mxfp4\" (other quantized checkpoints are not supported)");
     }
     config.packed_experts = true;
-  }
-  if (!root.find("rope_scaling") && !root.find("rope_parameters")) {
-    throw root.error("rope_scaling is missing, rotary positions of this family are scaled");
   }
 }
 
@@ -60,9 +53,28 @@ constexpr std::array kLeaves = {LeafName{"GptOssDecoderLayer", LeafModule::kBloc
                                 LeafName{"GptOssMLP", LeafModule::kMixture},
                                 LeafName{"GptOssExperts", LeafModule::kMixture}};
 
+constexpr std::string_view kPositions =
+    R"({"rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, )"
+    R"("beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096})";
+
+constexpr auto kMembers =
+    joined(joined(kLlamaMembers, kExpertMembers),
+           std::array{used("vocab_size", "201088"), used("hidden_size", "2880"),
+                      used("intermediate_size", "2880"), used("num_hidden_layers", "36"),
+                      used("num_attention_heads", "64"), used("num_key_value_heads", "8"),
+                      used("head_dim", "64"), used("max_position_embeddings", "131072"),
+                      used("rms_norm_eps", "1e-05"), used("attention_bias", "true"),
+                      used("sliding_window", "128"), used("layer_types"),
+                      used("num_local_experts", "128"), used("num_experts_per_tok", "4"),
+                      used("rope_parameters", kPositions), fixed("swiglu_limit", "7.0"),
+                      harmless("experts_per_token"), harmless("initial_context_length")});
+
 }  // namespace
 
-constinit const Family kGptOss = {
-    .model_type = "gpt_oss", .read_config = read_config, .describe = describe, .leaves = kLeaves};
+constinit const Family kGptOss = {.model_type = "gpt_oss",
+                                  .read_config = read_config,
+                                  .describe = describe,
+                                  .leaves = kLeaves,
+                                  .members = kMembers};
 
 }  // namespace tandem

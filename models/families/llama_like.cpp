@@ -7,17 +7,16 @@
 namespace tandem {
 namespace {
 
-void read_heads(const JsonValue& root, const LlamaDefaults& defaults, HfConfig& config) {
+void read_heads(const JsonValue& root, HfConfig& config) {
   config.num_attention_heads = size_at(root, "num_attention_heads", kMostWidth);
-  const bool as_heads = is_null(root, "num_key_value_heads") || defaults.kv_heads == 0;
-  config.num_key_value_heads = size_or(root, "num_key_value_heads", kMostWidth,
-                                       as_heads ? config.num_attention_heads : defaults.kv_heads);
+  config.num_key_value_heads =
+      size_or(root, "num_key_value_heads", kMostWidth, config.num_attention_heads);
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
     throw root.error(
         fmt::format("num_attention_heads is {}, not a multiple of num_key_value_heads {}",
                     config.num_attention_heads, config.num_key_value_heads));
   }
-  config.head_dim = size_or(root, "head_dim", kMostHeadSize, defaults.head_dim);
+  config.head_dim = size_or(root, "head_dim", kMostHeadSize, 0);
   if (config.head_dim == 0) {
     if (config.hidden_size % config.num_attention_heads != 0) {
       throw root.error(
@@ -43,10 +42,10 @@ void read_llama_sizes(const JsonValue& root, const LlamaDefaults& defaults, HfCo
   config.vocab_size = size_at(root, "vocab_size", kMostTokens);
   config.hidden_size = size_at(root, "hidden_size", kMostWidth);
   config.num_hidden_layers = size_at(root, "num_hidden_layers", kMostLayers);
-  read_heads(root, defaults, config);
+  read_heads(root, config);
   config.intermediate_size = size_at(root, "intermediate_size", kMostWidth);
   config.max_position_embeddings = size_at(root, "max_position_embeddings", kMostPositions);
-  config.norm_eps = positive_or(root, "rms_norm_eps", defaults.norm_eps);
+  config.norm_eps = positive(root.at("rms_norm_eps"));
   config.tie_word_embeddings = bool_or(root, "tie_word_embeddings", defaults.tied);
   config.pad_token_id = defaults.pad_token_id;
   config.dropout.attention = rate_or(root, "attention_dropout", 0.0);
@@ -63,13 +62,12 @@ void read_attention_bias(const JsonValue& root, bool otherwise, HfConfig& config
   config.attention_out_bias = config.attention_bias;
 }
 
-std::int64_t window_width(const JsonValue& root, std::int64_t otherwise) {
-  return size_or(root, "sliding_window", kMostPositions,
-                 is_null(root, "sliding_window") ? 0 : otherwise);
+std::int64_t window_width(const JsonValue& root) {
+  return size_or(root, "sliding_window", kMostPositions, 0);
 }
 
 std::int64_t flagged_window_width(const JsonValue& root) {
-  const std::int64_t width = window_width(root, 4096);
+  const std::int64_t width = window_width(root);
   return bool_or(root, "use_sliding_window", false) ? width : 0;
 }
 
@@ -106,8 +104,7 @@ void read_late_windows(const JsonValue& root, HfConfig& config) {
 }
 
 void read_experts(const JsonValue& root, HfConfig& config) {
-  const bool local = root.find("num_local_experts").has_value();
-  config.experts = size_at(root, local ? "num_local_experts" : "num_experts", kMostWidth);
+  config.experts = size_at(root, "num_local_experts", kMostWidth);
   config.experts_per_token = size_at(root, "num_experts_per_tok", config.experts);
   config.expert_size = config.intermediate_size;
   const auto loss = root.find("router_aux_loss_coef");

@@ -11,11 +11,24 @@
 
 namespace tandem {
 
-/// The values of what a config.json of the family may leave out.
+/// Members that these families share, at the same values; a family's own list comes first.
+inline constexpr std::array kLlamaMembers = {used("num_key_value_heads"),
+                                             used("head_dim"),
+                                             used("hidden_act", "\"silu\""),
+                                             used("attention_dropout", "0.0"),
+                                             used("rope_theta"),
+                                             used("rope_scaling"),
+                                             used("rope_parameters"),
+                                             used("partial_rotary_factor"),
+                                             used("original_max_position_embeddings")};
+/// The same of families with experts.
+inline constexpr std::array kExpertMembers = {also("num_experts", "num_local_experts"),
+                                              used("router_aux_loss_coef", "0.001"),
+                                              used("output_router_logits", "false")};
+
+/// The values of what a config.json of the family may leave out and its list of members does not
+/// say, because they depend on other members.
 struct LlamaDefaults {
-  double norm_eps = 1e-6;
-  std::int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
-  std::int64_t kv_heads = 0;  // 0: as many as heads
   std::optional<std::int64_t> pad_token_id = std::nullopt;
   RopeDefaults rope = {};
   bool tied = false;
@@ -29,7 +42,7 @@ void read_llama_sizes(const JsonValue& root, const LlamaDefaults& defaults, HfCo
 void read_attention_bias(const JsonValue& root, bool otherwise, HfConfig& config);
 
 /// The keys that a position sees by `sliding_window`; 0 where that is null.
-std::int64_t window_width(const JsonValue& root, std::int64_t otherwise);
+std::int64_t window_width(const JsonValue& root);
 /// The width as Qwen has it: 0 unless use_sliding_window.
 std::int64_t flagged_window_width(const JsonValue& root);
 /// layer_types as windows; false where the file has none. Only full attention where `width` is 0.

@@ -26,12 +26,12 @@ void read_dense_layers(const JsonValue& root, HfConfig& config) {
 }
 
 void read_config(const JsonValue& root, HfConfig& config) {
-  read_llama_like(root, {.kv_heads = 4}, config);
+  read_llama_like(root, {}, config);
   read_attention_bias(root, false, config);
   config.windows.assign(static_cast<std::size_t>(config.num_hidden_layers),
                         flagged_window_width(root));
   read_experts(root, config);
-  config.expert_size = size_or(root, "moe_intermediate_size", kMostWidth, config.intermediate_size);
+  config.expert_size = size_at(root, "moe_intermediate_size", kMostWidth);
   config.norm_topk_prob = bool_or(root, "norm_topk_prob", false);
   read_dense_layers(root, config);
 }
@@ -57,9 +57,24 @@ constexpr std::array kLeaves = {LeafName{"Qwen3MoeDecoderLayer", LeafModule::kBl
                                 LeafName{"Qwen3MoeSparseMoeBlock", LeafModule::kMixture},
                                 LeafName{"Qwen3MoeMLP", LeafModule::kExpert}};
 
+constexpr auto kMembers =
+    joined(joined(kLlamaMembers, kExpertMembers),
+           std::array{used("vocab_size", "151936"), used("hidden_size", "2048"),
+                      used("intermediate_size", "6144"), used("num_hidden_layers", "24"),
+                      used("num_attention_heads", "32"), used("num_key_value_heads", "4"),
+                      used("max_position_embeddings", "32768"), used("rms_norm_eps", "1e-06"),
+                      used("attention_bias", "false"), used("use_sliding_window", "false"),
+                      used("sliding_window", "4096"), harmless("max_window_layers"),
+                      used("num_local_experts", "128"), used("num_experts_per_tok", "8"),
+                      used("moe_intermediate_size", "768"), used("norm_topk_prob", "false"),
+                      used("decoder_sparse_step", "1"), used("mlp_only_layers", "[]")});
+
 }  // namespace
 
-constinit const Family kQwen3Moe = {
-    .model_type = "qwen3_moe", .read_config = read_config, .describe = describe, .leaves = kLeaves};
+constinit const Family kQwen3Moe = {.model_type = "qwen3_moe",
+                                    .read_config = read_config,
+                                    .describe = describe,
+                                    .leaves = kLeaves,
+                                    .members = kMembers};
 
 }  // namespace tandem

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
+
+#include <fmt/format.h>
 
 #include "actors/storage/json.hpp"
 
@@ -18,7 +19,6 @@ constexpr std::uint64_t kMostIndexBytes = 256u << 20;
 struct ShardIndex {
   std::map<std::string, std::string> file_of;  // tensor -> file name
   std::set<std::string> files;
-  std::optional<double> total_size;
 };
 
 ShardIndex read_index(const std::filesystem::path& path) {
@@ -41,11 +41,6 @@ ShardIndex read_index(const std::filesystem::path& path) {
   if (index.file_of.empty()) {
     throw document.root().at("weight_map").error("it names no tensor");
   }
-  if (const auto metadata = document.root().find("metadata")) {
-    if (const auto size = metadata->find("total_size")) {
-      index.total_size = size->number();
-    }
-  }
   return index;
 }
 
@@ -55,21 +50,56 @@ std::string shard_ending(const std::string& name) {
   return at == std::string::npos ? std::string{} : name.substr(at);
 }
 
-void refuse_undeclared_shards(const std::filesystem::path& folder, const ShardIndex& index) {
+/// Shards that lie beside those of the index, as an older or a broken download leaves them.
+std::vector<std::string> undeclared_shards(const std::filesystem::path& folder,
+                                           const ShardIndex& index) {
+  std::vector<std::string> others;
   const std::string ending = shard_ending(*index.files.begin());
   if (ending.empty()) {
-    return;
+    return others;
   }
   const std::string start = index.files.begin()->substr(0, index.files.begin()->find('-') + 1);
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with(start) && name.ends_with(ending) && !index.files.contains(name)) {
-      throw user_error(kWhere,
-                       "{} lies beside {} but the index does not name it; remove it or download "
-                       "the checkpoint again",
-                       entry.path().string(), kIndex);
+      others.push_back(name);
     }
   }
+  std::ranges::sort(others);
+  return others;
+}
+
+/// Where the index says something else than the shards hold.
+std::vector<std::string> differences(const ShardIndex& index,
+                                     const std::unordered_map<std::string, std::string>& held) {
+  std::vector<std::string> unnamed;
+  std::vector<std::string> elsewhere;
+  for (const auto& [name, file] : held) {
+    const auto named = index.file_of.find(name);
+    if (named == index.file_of.end()) {
+      unnamed.push_back(name);
+    } else if (named->second != file) {
+      elsewhere.push_back(name);
+    }
+  }
+  std::vector<std::string> absent;
+  for (const auto& [name, file] : index.file_of) {
+    if (!held.contains(name)) {
+      absent.push_back(name);
+    }
+  }
+  std::vector<std::string> notes;
+  const auto note = [&notes](std::vector<std::string> names, std::string_view what) {
+    if (!names.empty()) {
+      std::ranges::sort(names);
+      notes.push_back(fmt::format("{} {} ({} of them, {} the first)", kIndex, what, names.size(),
+                                  names.front()));
+    }
+  };
+  note(std::move(unnamed), "does not name tensors that its shards hold; they are read");
+  note(std::move(elsewhere), "puts tensors into other shards than hold them; the shards count");
+  note(std::move(absent), "names tensors that no shard holds");
+  return notes;
 }
 
 [[noreturn]] void no_weights(const std::filesystem::path& folder) {
@@ -79,11 +109,17 @@ void refuse_undeclared_shards(const std::filesystem::path& folder, const ShardIn
   }
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const auto extension = entry.path().extension();
-    if (extension == ".bin" || extension == ".pt" || extension == ".pth") {
+    if (extension == ".bin" || extension == ".pt" || extension == ".pth" ||
+        extension == ".distcp") {
       throw user_error(kWhere,
-                       "{} holds {} but no {}; pickle files are never read: convert it with "
-                       "transformers' save_pretrained(..., safe_serialization=True)",
-                       folder.string(), entry.path().filename().string(), kSingle);
+                       "{} holds {} but no {}, and pickle files are no models here; make one: "
+                       "./tandem convert {} NEW_FOLDER --to hf",
+                       folder.string(), entry.path().filename().string(), kSingle, folder.string());
+    }
+    if (extension == ".gguf") {
+      throw user_error(kWhere,
+                       "{} holds {}, a GGUF file of llama.cpp; take the model's safetensors",
+                       folder.string(), entry.path().filename().string());
     }
   }
   throw user_error(kWhere, "{} has neither {} nor {}; give the folder of a Hugging Face model",
@@ -96,12 +132,20 @@ void Checkpoint::add_file(const std::filesystem::path& path) {
   files_.push_back(SafetensorsFile::open(path));
   for (const TensorInfo& tensor : files_.back().tensors()) {
     const auto [place, is_new] = file_of_.emplace(tensor.name, files_.size() - 1);
-    if (!is_new) {
-      throw user_error(kWhere,
-                       "tensor \"{}\" is in {} and in {}; remove one, or download the checkpoint "
-                       "again",
-                       tensor.name, files_[place->second].path().string(), path.string());
+    if (is_new) {
+      continue;
     }
+    const SafetensorsFile& first = files_[place->second];
+    const TensorInfo& other = *first.find(tensor.name);
+    if (other.type != tensor.type || other.shape != tensor.shape ||
+        !std::ranges::equal(first.bytes(other), files_.back().bytes(tensor))) {
+      throw user_error(kWhere,
+                       "tensor \"{}\" has one value in {} and another in {}; remove one, or "
+                       "download the checkpoint again",
+                       tensor.name, first.path().string(), path.string());
+    }
+    notes_.push_back(fmt::format("{} is in {} and, with the same value, in {}", tensor.name,
+                                 first.path().filename().string(), path.filename().string()));
   }
 }
 
@@ -118,7 +162,6 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
     no_weights(folder);
   }
   const ShardIndex index = read_index(folder / kIndex);
-  refuse_undeclared_shards(folder, index);
   for (const std::string& file : index.files) {
     if (!std::filesystem::exists(folder / file, ignored)) {
       throw user_error(kWhere, "{} names {}, which is not there; download the missing shard",
@@ -126,29 +169,15 @@ Checkpoint Checkpoint::open(const std::filesystem::path& folder) {
     }
     out.add_file(folder / file);
   }
-  for (const auto& [name, file] : index.file_of) {
-    const auto place = out.file_of_.find(name);
-    if (place == out.file_of_.end() ||
-        out.files_[place->second].path().filename().string() != file) {
-      throw user_error(kWhere,
-                       "{} puts tensor \"{}\" into {}, which does not hold it; download the "
-                       "checkpoint again",
-                       (folder / kIndex).string(), name, file);
-    }
-  }
+  std::unordered_map<std::string, std::string> held;
   for (const auto& [name, file] : out.file_of_) {
-    if (!index.file_of.contains(name)) {
-      throw user_error(kWhere,
-                       "{} holds tensor \"{}\", which {} does not name; download the checkpoint "
-                       "again",
-                       out.files_[file].path().string(), name, kIndex);
-    }
+    held.emplace(name, out.files_[file].path().filename().string());
   }
-  if (index.total_size && *index.total_size != static_cast<double>(out.total_bytes())) {
-    throw user_error(kWhere,
-                     "{}: metadata.total_size is {:.0f}, the shards hold {} bytes of tensors; "
-                     "download the checkpoint again or correct the number",
-                     (folder / kIndex).string(), *index.total_size, out.total_bytes());
+  const std::vector<std::string> found = differences(index, held);
+  out.notes_.insert(out.notes_.end(), found.begin(), found.end());
+  for (const std::string& other : undeclared_shards(folder, index)) {
+    out.notes_.push_back(
+        fmt::format("{} lies beside {}, which does not name it; it is not read", other, kIndex));
   }
   return out;
 }

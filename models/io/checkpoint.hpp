@@ -1,8 +1,8 @@
 // models/io/checkpoint.hpp — the weights of a Hugging Face model folder: one model.safetensors, or
 // shards with an index.
 //
-// Invariant: every tensor has exactly one place, the index and the shards agree about all of them,
-// and no name in the index leads out of the folder.
+// Invariant: every tensor has exactly one place, and no name in the index leads out of the folder.
+// As with Transformers the index says which files there are, and the files say what is in them.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ namespace tandem {
 class Checkpoint {
  public:
   /// Opens the folder's model.safetensors, or else the shards of model.safetensors.index.json.
-  /// Error: neither is there (pickle files are never read), or index and shards disagree.
+  /// Error: neither is there (pickle files are never read), a shard is missing, or two of them hold
+  /// different values of a tensor.
   static Checkpoint open(const std::filesystem::path& folder);
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
@@ -32,6 +33,8 @@ class Checkpoint {
   /// Elements [begin, end) as fp32; any thread.
   void read_f32(std::string_view name, std::int64_t begin, std::int64_t end, float* out) const;
   [[nodiscard]] std::uint64_t total_bytes() const noexcept;
+  /// Each says about what in the folder index and shards differ.
+  [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:
   void add_file(const std::filesystem::path& path);
@@ -39,6 +42,7 @@ class Checkpoint {
   std::filesystem::path folder_;
   std::vector<SafetensorsFile> files_;
   std::unordered_map<std::string, std::size_t> file_of_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace tandem

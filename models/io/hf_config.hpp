@@ -60,6 +60,8 @@ struct HfConfig {
   // torch_dtype or dtype: "float32", "bfloat16", "float16"; empty where the file has none
   std::string dtype;
   std::string json;  // the file's bytes, for hf_config_json
+  // Each is a line about something odd in the file, or beside it, that is no error.
+  std::vector<std::string> notes;
 
   [[nodiscard]] bool sparse(std::int64_t layer) const noexcept {
     return experts > 0 &&

@@ -10,20 +10,31 @@
 namespace tandem {
 namespace {
 
-/// A token's id; a missing one is the family's default, null is none.
-std::optional<std::int64_t> token_id(const JsonValue& root, std::string_view key,
-                                     const HfConfig& config,
-                                     std::optional<std::int64_t> otherwise = std::nullopt) {
-  if (const auto value = root.find(key)) {
-    return value->integer(0, config.vocab_size - 1);
+/// The padding's row; a missing id is the family's default, null is none, and a negative one counts
+/// from the end, as torch's embeddings have it.
+std::optional<std::int64_t> padding_row(const JsonValue& root, HfConfig& config) {
+  const std::optional<std::int64_t> otherwise = config.pad_token_id;
+  const auto value = root.find("pad_token_id");
+  if (!value) {
+    const bool none = is_null(root, "pad_token_id") || otherwise >= config.vocab_size;
+    return none ? std::nullopt : otherwise;
   }
-  return is_null(root, key) || otherwise >= config.vocab_size ? std::nullopt : otherwise;
+  const std::int64_t row = value->integer(-config.vocab_size, config.vocab_size - 1);
+  if (row < 0) {
+    config.notes.push_back(fmt::format(
+        "pad_token_id is {}: row {} of the embedding is taken for padding, as Transformers does",
+        row, config.vocab_size + row));
+    return config.vocab_size + row;
+  }
+  return row;
 }
 
 void read_tokens(const JsonValue& root, HfConfig& config) {
-  config.pad_token_id = token_id(root, "pad_token_id", config, config.pad_token_id);
-  config.bos_token_id = token_id(root, "bos_token_id", config);
-  config.eos_token_ids = token_ids(root, "eos_token_id", config.vocab_size - 1);
+  config.pad_token_id = padding_row(root, config);
+  const std::int64_t last = config.vocab_size - 1;
+  const std::vector<std::int64_t> begins = token_ids(root, "bos_token_id", last);
+  config.bos_token_id = begins.size() == 1 ? std::optional(begins.front()) : std::nullopt;
+  config.eos_token_ids = token_ids(root, "eos_token_id", last);
 }
 
 void read_dtype(const JsonValue& root, HfConfig& config) {
@@ -107,7 +118,9 @@ std::vector<std::int64_t> token_ids(const JsonValue& from, std::string_view key,
   std::vector<std::int64_t> ids;
   if (const auto value = from.find(key)) {
     for (const JsonValue& id : value->is_array() ? value->items() : std::vector{*value}) {
-      ids.push_back(id.integer(0, last));
+      if (const std::int64_t number = id.integer(); number >= 0 && number <= last) {
+        ids.push_back(number);
+      }
     }
   }
   return ids;

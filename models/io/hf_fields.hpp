@@ -35,7 +35,8 @@ double rate_or(const JsonValue& from, std::string_view key, double otherwise);  
 /// The value, which must be a number above 0.
 double positive(const JsonValue& value);
 
-/// The ids from 0 to `last` under a key: one number, a list, or none. Throws user_error.
+/// The ids from 0 to `last` under a key: one number, a list, or none; others in the list are left
+/// out, as no text has them. Throws user_error for what is no integer.
 std::vector<std::int64_t> token_ids(const JsonValue& from, std::string_view key, std::int64_t last);
 
 /// Whether the file says null, which some families tell from a missing member.

@@ -68,6 +68,10 @@ void read_scaling(const JsonValue& root, const JsonValue& rope, const HfConfig& 
   if (out.kind == RotaryKind::kDefault) {
     return;
   }
+  if (out.kind == RotaryKind::kDynamic) {
+    out.original_positions = config.max_position_embeddings;
+    return;
+  }
   const auto factor = rope.find("factor");
   out.factor = out.kind != RotaryKind::kLongRope ? positive(rope.at("factor"))
                                                  : (factor ? positive(*factor) : 0.0);

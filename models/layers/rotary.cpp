@@ -28,6 +28,7 @@ void RotaryTable::extend(Table& table, std::int64_t length) const {
 }
 
 RotaryTable::View RotaryTable::for_length(std::int64_t length, std::int64_t padding) {
+  scaling_.require_length(length - padding);
   Table& table = tables_[scaling_.is_long(length - padding) ? 1 : 0];
   extend(table, length);
   return {table.cosine.data(), table.sine.data()};
@@ -50,11 +51,15 @@ std::pair<at::Tensor, at::Tensor> RotaryTable::there(Table& table, std::int64_t 
 
 std::pair<at::Tensor, at::Tensor> RotaryTable::tensors(std::int64_t length, at::Device device,
                                                        std::int64_t padding) {
+  scaling_.require_length(length - padding);
   return there(tables_[scaling_.is_long(length - padding) ? 1 : 0], length, device);
 }
 
 std::pair<at::Tensor, at::Tensor> RotaryTable::tensors_at(const at::Tensor& positions) {
   const std::int64_t length = positions.size(1);
+  if (scaling_.kind == RotaryKind::kDynamic && length > scaling_.original_positions) {
+    scaling_.require_length(positions.max().item<std::int64_t>() + 1);
+  }
   auto [cosine, sine] = there(tables_[0], length, positions.device());
   if (scaling_.is_long(length)) {  // then a document may be, or none
     const auto [long_cosine, long_sine] = there(tables_[1], length, positions.device());

@@ -5,6 +5,8 @@
 #include <numbers>
 #include <span>
 
+#include "runtime/util/error.hpp"
+
 namespace tandem {
 namespace {
 
@@ -59,6 +61,16 @@ void scale_yarn(const RotaryScaling& s, std::span<const float> powers,
 
 }  // namespace
 
+void RotaryScaling::require_length(std::int64_t length) const {
+  if (kind == RotaryKind::kDynamic && length > original_positions) {
+    throw user_error("model",
+                     "a text of {} tokens is longer than max_position_embeddings {}, from where on "
+                     "rope_scaling \"dynamic\" computes otherwise for each length; shorten it "
+                     "(--max_length {}), or write another type into config.json",
+                     length, original_positions, original_positions);
+  }
+}
+
 std::vector<float> rotary_frequencies(const RotaryScaling& s, bool long_text) {
   std::vector<float> powers;
   std::vector<float> frequencies;
@@ -70,6 +82,7 @@ std::vector<float> rotary_frequencies(const RotaryScaling& s, bool long_text) {
   switch (s.kind) {
     case RotaryKind::kNone:
     case RotaryKind::kDefault:
+    case RotaryKind::kDynamic:
       break;
     case RotaryKind::kLinear:
       for (float& frequency : frequencies) {

@@ -15,6 +15,7 @@ namespace tandem {
 enum class RotaryKind : std::uint8_t {
   kNone,     // positions come from elsewhere
   kDefault,  // theta^(-2i/dim) (Su et al., 2021)
+  kDynamic,  // as kDefault up to original_positions; longer texts, whose own length would say, none
   kLinear,   // all divided by `factor`
   kLlama3,   // low ones divided by `factor`, with a smooth passage
   kYarn,     // high ones kept, low ones divided (Peng et al., 2023); cosines and sines scaled
@@ -27,9 +28,9 @@ struct RotaryName {
   RotaryKind kind;
 };
 constexpr std::array kRotaryNames = {
-    RotaryName{"default", RotaryKind::kDefault}, RotaryName{"linear", RotaryKind::kLinear},
-    RotaryName{"llama3", RotaryKind::kLlama3}, RotaryName{"longrope", RotaryKind::kLongRope},
-    RotaryName{"yarn", RotaryKind::kYarn}};
+    RotaryName{"default", RotaryKind::kDefault},   RotaryName{"dynamic", RotaryKind::kDynamic},
+    RotaryName{"linear", RotaryKind::kLinear},     RotaryName{"llama3", RotaryKind::kLlama3},
+    RotaryName{"longrope", RotaryKind::kLongRope}, RotaryName{"yarn", RotaryKind::kYarn}};
 
 struct RotaryScaling {
   RotaryKind kind = RotaryKind::kNone;
@@ -44,6 +45,8 @@ struct RotaryScaling {
   double attention_factor = 1.0;                    // of cosines and sines
 
   bool operator==(const RotaryScaling&) const = default;
+  /// Throws user_error for a text of more positions than there are frequencies for.
+  void require_length(std::int64_t length) const;
   /// Whether a text of `length` positions has the frequencies of long ones.
   [[nodiscard]] bool is_long(std::int64_t length) const noexcept {
     return kind == RotaryKind::kLongRope && length > original_positions;
