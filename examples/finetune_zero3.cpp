@@ -40,6 +40,7 @@
 #include "models/save_weights.hpp"
 #include "runtime/supervision/describe.hpp"
 #include "runtime/supervision/status_server.hpp"
+#include "runtime/util/one_line.hpp"
 
 namespace tandem {
 namespace {
@@ -141,6 +142,9 @@ int finetune(FinetuneFlags flags) {
   metrics.write_config(resolved_json(config), report_lines(config));
   for (const std::string& line : describe_run(flags, config, pretrained, engine, records)) {
     metrics.note(line);
+  }
+  for (const std::string& note : pretrained.notes()) {
+    metrics.note(fmt::format("note     {}", one_line(note)));
   }
   for (const std::string& line : data.lines) {
     metrics.note(line);

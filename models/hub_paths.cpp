@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <fstream>
+#include <optional>
 #include <string_view>
 #include <vector>
 
+#include "models/training_files.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/nearest.hpp"
 
@@ -20,31 +23,75 @@ constexpr std::array<std::string_view, 12> kFileEnds = {
     ".json",  ".jsonl",  ".csv",         ".tsv", ".txt", ".parquet",
     ".arrow", ".tokens", ".safetensors", ".bin", ".idx", ".gz"};
 
-fs::path hub_cache() {
-  if (const char* cache = std::getenv("HF_HUB_CACHE")) {
-    return cache;
+/// An environment variable that is set to something; "~" at its beginning stands for the home.
+std::optional<fs::path> path_in(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') {
+    return std::nullopt;
   }
-  if (const char* home = std::getenv("HF_HOME")) {
-    return fs::path(home) / "hub";
+  const std::string_view text = value;
+  if (const char* home = std::getenv("HOME"); home != nullptr && text.starts_with("~/")) {
+    return fs::path(home) / text.substr(2);
   }
-  const char* home = std::getenv("HOME");
-  return fs::path(home != nullptr ? home : ".") / ".cache" / "huggingface" / "hub";
+  return fs::path(text);
 }
 
-/// The newest snapshot of a hub id in the cache (kind: "models" or "datasets"); empty when there is
-/// none.
-fs::path newest_snapshot(const std::string& kind, const std::string& id) {
+/// As huggingface_hub has it; tools/prepare/hub.py has the same.
+fs::path hub_cache() {
+  for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (const auto cache = path_in(variable)) {
+      return *cache;
+    }
+  }
+  if (const auto home = path_in("HF_HOME")) {
+    return *home / "hub";
+  }
+  const fs::path home = path_in("HOME").value_or(".");
+  return path_in("XDG_CACHE_HOME").value_or(home / ".cache") / "huggingface" / "hub";
+}
+
+bool is_model_folder(const fs::path& folder) { return fs::is_regular_file(folder / "config.json"); }
+
+/// The revision that refs/main names; empty: none.
+std::string main_revision(const fs::path& repository) {
+  std::ifstream file(repository / "refs" / "main");
+  std::string revision;
+  file >> revision;
+  return revision;
+}
+
+/// The snapshot of a hub id in the cache (kind: "models" or "datasets") that its main branch stands
+/// for; without such a branch the only whole one, or the newest of them. Empty: there is none.
+fs::path snapshot_of(const std::string& kind, const std::string& id) {
   std::string folder = kind + "--" + id;
   for (std::size_t at = folder.find('/'); at != std::string::npos; at = folder.find('/', at)) {
     folder.replace(at, 1, "--");
   }
-  const fs::path snapshots = hub_cache() / folder / "snapshots";
+  const fs::path repository = hub_cache() / folder;
+  const bool is_model = kind == "models";
+  const auto is_whole = [is_model](const fs::path& snapshot) {
+    return is_model ? is_model_folder(snapshot) : fs::is_directory(snapshot);
+  };
+  std::error_code ignored;
+  if (const std::string main = main_revision(repository);
+      !main.empty() && main.find('/') == std::string::npos) {
+    const fs::path snapshot = repository / "snapshots" / main;
+    if (is_whole(snapshot)) {
+      return snapshot;
+    }
+    if (fs::is_directory(snapshot, ignored)) {
+      throw user_error(is_model ? "model" : "dataset",
+                       "the download of {} is not whole ({} has no config.json); finish it "
+                       "(./tandem fetch {} {})",
+                       id, snapshot.string(), is_model ? "model" : "dataset", id);
+    }
+  }
   fs::path newest;
-  if (fs::is_directory(snapshots)) {
-    for (const fs::directory_entry& entry : fs::directory_iterator(snapshots)) {
-      if (newest.empty() || fs::last_write_time(entry) > fs::last_write_time(newest)) {
-        newest = entry.path();
-      }
+  for (const fs::directory_entry& entry :
+       fs::directory_iterator(repository / "snapshots", ignored)) {
+    if (is_whole(entry.path()) &&
+        (newest.empty() || fs::last_write_time(entry) > fs::last_write_time(newest))) {
+      newest = entry.path();
     }
   }
   return newest;
@@ -97,16 +144,46 @@ std::string no_such_path(const std::string& name) {
                                                  nearest_name(missing, views)));
 }
 
-bool is_model_folder(const fs::path& folder) { return fs::is_regular_file(folder / "config.json"); }
+/// The one file of a folder that is trained on.
+fs::path only_file(const fs::path& folder, const std::string& name) {
+  const std::vector<fs::path> files = training_files(folder);
+  const auto shown = [&](const fs::path& file) {
+    return fs::relative(file, folder).generic_string();
+  };
+  if (files.empty()) {
+    throw user_error("dataset",
+                     "{} ({}) holds no file of data to train on; give a .json or .jsonl "
+                     "file",
+                     name, folder.string());
+  }
+  if (files.size() > 1) {
+    throw user_error("dataset",
+                     "{} ({}) holds several files of data: {} and {} more; name one of them, or "
+                     "begin with ./tandem train, which prepares them together",
+                     name, folder.string(), shown(files.front()), files.size() - 1);
+  }
+  const std::string extension = files.front().extension().string();
+  if (extension != ".json" && extension != ".jsonl") {
+    throw user_error("dataset",
+                     "{} ({}) holds {}, which ./tandem train and ./tandem prepare read; give a "
+                     ".json or .jsonl file",
+                     name, folder.string(), shown(files.front()));
+  }
+  return files.front();
+}
 
 }  // namespace
+
+std::string resolved_text(const std::string& name, const fs::path& path) {
+  return fmt::format("{} is {}", name, path.string());
+}
 
 fs::path resolve_model_folder(const std::string& name) {
   if (fs::is_directory(name)) {
     const fs::path of_run = fs::path(name) / "model";
     return !is_model_folder(name) && is_model_folder(of_run) ? of_run : fs::path(name);
   }
-  if (const fs::path snapshot = newest_snapshot("models", name); !snapshot.empty()) {
+  if (const fs::path snapshot = snapshot_of("models", name); !snapshot.empty()) {
     return snapshot;
   }
   if (fs::exists(name)) {
@@ -125,18 +202,11 @@ fs::path resolve_dataset_file(const std::string& name) {
   if (fs::is_regular_file(name)) {
     return name;
   }
-  if (const fs::path snapshot = newest_snapshot("datasets", name); !snapshot.empty()) {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(snapshot)) {
-      const std::string extension = entry.path().extension().string();
-      if (extension == ".json" || extension == ".jsonl") {
-        return entry.path();
-      }
-    }
-    throw user_error("dataset", "the cached {} holds no .json or .jsonl file; convert it to one",
-                     name);
+  if (const fs::path snapshot = snapshot_of("datasets", name); !snapshot.empty()) {
+    return only_file(snapshot, name);
   }
   if (fs::is_directory(name)) {
-    throw user_error("dataset", "{} is a folder; give a .json or .jsonl file", name);
+    return only_file(name, name);
   }
   if (looks_like_path(name)) {
     throw user_error("dataset", "{}", no_such_path(name));

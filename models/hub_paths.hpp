@@ -11,11 +11,14 @@
 namespace tandem {
 
 /// The model's folder: `name` as a folder, `name`/model where that is what a run left, or the
-/// newest snapshot of the hub id. Throws user_error when it is none of them.
+/// snapshot of the hub id (that of its main branch). Throws user_error when it is none of them.
 std::filesystem::path resolve_model_folder(const std::string& name);
 
-/// The data's file: `name`, or the .json or .jsonl file of the hub id's newest snapshot. Throws
-/// user_error.
+/// The data's file: `name`, or the one .json or .jsonl file to train on of a folder or of the hub
+/// id's snapshot (models/training_files.hpp). Throws user_error.
 std::filesystem::path resolve_dataset_file(const std::string& name);
+
+/// "org/name is <path>", which has the revision.
+std::string resolved_text(const std::string& name, const std::filesystem::path& path);
 
 }  // namespace tandem

@@ -20,9 +20,12 @@ namespace fs = std::filesystem;
 
 namespace {
 
-ParameterSource from_checkpoint(const fs::path& folder, const HfConfig& config) {
+ParameterSource from_checkpoint(const fs::path& folder, const HfConfig& config,
+                                std::vector<std::string>& notes) {
   const auto reader =
       std::make_shared<const CheckpointReader>(CheckpointReader::open(folder, config));
+  const std::vector<std::string>& more = reader->checkpoint().notes();
+  notes.insert(notes.end(), more.begin(), more.end());
   return [reader](const ParameterSpec& parameter, std::int64_t begin, std::int64_t end,
                   float* out) { reader->read_f32(parameter.name, begin, end, out); };
 }
@@ -77,14 +80,15 @@ void require_no_adapters(const PretrainedOptions& options) {
 
 Pretrained::Pretrained(std::string name, fs::path folder, fs::path tokenizer_folder,
                        HfConfig config, Tokenizer tokenizer, ParameterSource source,
-                       PretrainedOptions options)
+                       PretrainedOptions options, std::vector<std::string> notes)
     : name_(std::move(name)),
       folder_(std::move(folder)),
       tokenizer_folder_(std::move(tokenizer_folder)),
       config_(std::move(config)),
       tokenizer_(std::move(tokenizer)),
       source_(std::move(source)),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      notes_(std::move(notes)) {
   if (!options_.adapters_from.empty()) {
     adapters_ = std::make_shared<const AdapterFolder>(
         AdapterFolder::open(resolve_adapter_folder(options_.adapters_from)));
@@ -115,16 +119,20 @@ Pretrained Pretrained::open(const std::string& name, const PretrainedOptions& gi
   PretrainedOptions options = given;
   std::string model_name = name;
   const fs::path folder = model_folder_of(model_name, options);
+  std::vector<std::string> notes;
   if (fs::is_directory(model_name)) {
     model_name = fs::absolute(folder).lexically_normal().string();
+  } else {
+    notes.push_back(resolved_text(model_name, folder));
   }
   HfConfig config = read_hf_config(folder);
+  notes.insert(notes.end(), config.notes.begin(), config.notes.end());
   fs::path tokenizer_folder = folder;
   Tokenizer tokenizer = Tokenizer::load(folder);
   check_tokenizer_fits(tokenizer, config);
   ParameterSource source = options.may_lack_weights && !has_weights(folder)
                                ? random_weights(config, options.seed)
-                               : from_checkpoint(folder, config);
+                               : from_checkpoint(folder, config, notes);
   if (!options.add_tokens.empty()) {
     require_no_adapters(options);
     const std::vector<std::string> tokens = read_new_tokens(options.add_tokens);
@@ -139,7 +147,7 @@ Pretrained Pretrained::open(const std::string& name, const PretrainedOptions& gi
   return {std::move(model_name),       folder,
           std::move(tokenizer_folder), std::move(config),
           std::move(tokenizer),        std::move(source),
-          std::move(options)};
+          std::move(options),          std::move(notes)};
 }
 
 Model Pretrained::model(std::string_view leaf_module) const {

@@ -52,6 +52,9 @@ class Pretrained {
     return tokenizer_folder_;
   }
   [[nodiscard]] const HfConfig& config() const noexcept { return config_; }
+  /// Lines about what is odd in the model's files and no error; first, where a hub id was given,
+  /// which snapshot it stands for.
+  [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
   [[nodiscard]] const Tokenizer& tokenizer() const noexcept { return tokenizer_; }
   /// The model with its weights' source; `leaf_module` as make_causal_lm() has it.
   [[nodiscard]] Model model(std::string_view leaf_module = {}) const;
@@ -75,7 +78,7 @@ class Pretrained {
  private:
   Pretrained(std::string name, std::filesystem::path folder, std::filesystem::path tokenizer_folder,
              HfConfig config, Tokenizer tokenizer, ParameterSource source,
-             PretrainedOptions options);
+             PretrainedOptions options, std::vector<std::string> notes);
   void use_adapters();
 
   std::string name_;  // as it was given; a folder's whole path
@@ -85,6 +88,7 @@ class Pretrained {
   Tokenizer tokenizer_;
   ParameterSource source_;
   PretrainedOptions options_;
+  std::vector<std::string> notes_;
   std::shared_ptr<const AdapterFolder> adapters_;  // null: none that are gone on from
   std::shared_ptr<const MergedWeights> merged_;    // of adapters that are no part of the model
 };

@@ -56,7 +56,8 @@ TEST_F(HubPaths, AMistypedPathIsAnsweredWithTheNearest) {
                      {"[model]", "no such file or folder", " is Qwen3"});
   expect_no_download([&] { (void)resolve_model_folder(path("Qwen3/config.json")); },
                      {"is a file", "folder"});
-  expect_no_download([&] { (void)resolve_dataset_file(path("data")); }, {"is a folder"});
+  expect_no_download([&] { (void)resolve_dataset_file(path("data")); },
+                     {"several files", "alpaca.json and 1 more"});
   fs::create_directory(dir_ / "empty");
   expect_no_download([&] { (void)resolve_model_folder(path("empty/model")); }, {"empty is empty"});
 }
@@ -80,6 +81,41 @@ TEST_F(HubPaths, AnIdIsLookedUpInTheCache) {
                      {"./tandem fetch model org/Qwen2.5-0.5B"});
   test::expect_error([&] { (void)resolve_dataset_file("tatsu-lab/alpaca"); },
                      {"./tandem fetch dataset tatsu-lab/alpaca"});
+}
+
+TEST_F(HubPaths, TheMainBranchCountsAndNotTheNewestSnapshot) {
+  put("hub/models--a--m/snapshots/111/config.json");
+  put("hub/models--a--m/snapshots/222/config.json");
+  fs::last_write_time(dir_ / "hub/models--a--m/snapshots/111", fs::file_time_type::min());
+  EXPECT_EQ(resolve_model_folder("a/m").filename(), "222");
+  fs::create_directories(dir_ / "hub/models--a--m/refs");
+  test::put(dir_ / "hub/models--a--m/refs/main", "111\n");
+  EXPECT_EQ(resolve_model_folder("a/m").filename(), "111");
+  put("hub/models--a--m/snapshots/333/tokenizer.json");
+  test::put(dir_ / "hub/models--a--m/refs/main", "333");
+  test::expect_error([&] { (void)resolve_model_folder("a/m"); }, {"not whole", "fetch model a/m"});
+}
+
+TEST_F(HubPaths, TheCacheLiesWhereHuggingFaceHasIt) {
+  put("xdg/huggingface/hub/models--a--m/snapshots/1/config.json");
+  const test::Variable none("HF_HUB_CACHE", "");
+  const test::Variable home("HF_HOME", "");
+  const test::Variable xdg("XDG_CACHE_HOME", path("xdg"));
+  EXPECT_EQ(resolve_model_folder("a/m"), dir_ / "xdg/huggingface/hub/models--a--m/snapshots/1");
+}
+
+TEST_F(HubPaths, TrainIsTrainedOnWhateverLiesBesideIt) {
+  for (const char* name : {"test.jsonl", "validation.jsonl", "dataset_infos.json", "train.jsonl"}) {
+    put(std::string("hub/datasets--a--d/snapshots/1/") + name);
+  }
+  EXPECT_EQ(resolve_dataset_file("a/d").filename(), "train.jsonl");
+  put("hub/datasets--a--d/snapshots/1/data/train-1.jsonl");
+  test::expect_error([&] { (void)resolve_dataset_file("a/d"); }, {"several files", "1 more"});
+  put("plain/latest.jsonl");
+  put("plain/test/a.jsonl");
+  EXPECT_EQ(resolve_dataset_file(path("plain")).filename(), "latest.jsonl");
+  put("table/train.parquet");
+  test::expect_error([&] { (void)resolve_dataset_file(path("table")); }, {"tandem prepare"});
 }
 
 TEST_F(HubPaths, ARunsFolderStandsForItsModel) {

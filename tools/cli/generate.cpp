@@ -16,6 +16,7 @@
 #include "engine/config/config.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
+#include "examples/support/notes.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/seed_flag.hpp"
 #include "models/io/tokenizer/text_stream.hpp"
@@ -180,6 +181,7 @@ int run_generate(int argc, char** argv) {
   const DeviceKind device = choose_device(flags.device);
   const std::vector<std::string> prompts = prompts_of(flags);
   const Pretrained pretrained = Pretrained::open(flags.model_name, {.trains = false});
+  print_notes(pretrained.notes());
   std::vector<std::vector<std::int64_t>> tokens;
   tokens.reserve(prompts.size());
   for (const std::string& prompt : prompts) {

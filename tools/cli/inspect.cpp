@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "examples/support/notes.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/run_flags.hpp"
 #include "models/data/mask_check.hpp"
@@ -152,8 +153,11 @@ int run_inspect(int argc, char** argv) {
   }
   const std::filesystem::path folder = resolve_model_folder(flags.model_name);
   const Tokenizer tokenizer = Tokenizer::load(folder);
+  const std::filesystem::path file = resolve_dataset_file(flags.dataset_name);
+  print_resolved(flags.model_name, folder);
+  print_resolved(flags.dataset_name, file);
   const OpenedRecords opened = open_records(
-      resolve_dataset_file(flags.dataset_name), folder, tokenizer,
+      file, folder, tokenizer,
       {.max_length = flags.max_length > 0 ? flags.max_length : kUncutLength,
        .loss_on = parse_enum<LossOn>(flags.loss_on),
        .append_eos =

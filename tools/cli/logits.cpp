@@ -13,6 +13,7 @@
 #include "actors/storage/json.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
+#include "examples/support/notes.hpp"
 #include "examples/support/program.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/util/json_writer.hpp"
@@ -47,6 +48,7 @@ int run_logits(int argc, char** argv) {
     return *done;
   }
   const Pretrained pretrained = Pretrained::open(folder, {.trains = false});
+  print_notes(pretrained.notes());
   std::vector<std::int64_t> ids = read_ids(pretrained.config().vocab_size);
   const std::string config = fmt::format(
       R"({{"train_micro_batch_size_per_gpu": 1, "bf16": {{"enabled": {}}},

@@ -15,6 +15,7 @@
 #include "engine/plan/run_plan.hpp"
 #include "engine/scaling/host_links.hpp"
 #include "examples/support/finetune/config.hpp"
+#include "examples/support/notes.hpp"
 #include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
 #include "models/hub_paths.hpp"
@@ -170,8 +171,13 @@ void print_hosts(const HostsWork& work, const PlanFlags& f) {
 }
 
 HfConfig described(const std::string& name) {
-  return read_hf_config(std::filesystem::is_regular_file(name) ? std::filesystem::path(name)
-                                                               : resolve_model_folder(name));
+  const bool is_file = std::filesystem::is_regular_file(name);
+  const std::filesystem::path path =
+      is_file ? std::filesystem::path(name) : resolve_model_folder(name);
+  HfConfig config = read_hf_config(path);
+  print_resolved(name, path);
+  print_notes(config.notes);
+  return config;
 }
 
 std::int64_t activations_of(const RunPlan& plan) {

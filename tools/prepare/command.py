@@ -205,8 +205,15 @@ def run(arguments):
     if not path.parent.is_dir():
         raise UserError(f"[prepare] output {path}: there is no folder {path.parent}; make it")
     remove_leftovers(path)
-    for line in prepare(args, Tokenizer(files.model_folder(args.model_name)), path):
+    folder = files.model_folder(args.model_name)
+    for line in prepare(args, Tokenizer(folder), path):
         say(line)
+    if not files.is_folder(args.model_name):
+        say(f"note     {args.model_name} is {folder}")
+    for part in mixture.parse(args.dataset_name):
+        found = files.resolved(part.name)
+        if found:
+            say(f"note     {found}")
     say(f"wrote    {path}: {path.stat().st_size / 1e6:.1f} MB")
     return 0
 

@@ -4,12 +4,11 @@ import contextlib
 import gzip
 import io
 import lzma
-import os
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prepare import bounds, json_stream, tables
+from prepare import bounds, content, hub, json_stream, tables
 from prepare.errors import Refused, UserError, first_line
 
 TABLES = {".parquet": tables.parquet_records, ".arrow": tables.arrow_records}
@@ -19,7 +18,6 @@ PACKED = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
 KINDS = "json, jsonl, csv, txt (these also .gz or .xz), parquet, arrow, or Megatron's .bin with its .idx"
 # Of a folder of `datasets`: not records.
 DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-OTHER_SPLITS = ("test", "valid", "eval", "dev")
 
 
 class Record(NamedTuple):
@@ -48,7 +46,11 @@ def records(path, sample_by="line"):
     """A file's Records, one at a time."""
     kind, packed = kind_of(path)
     if packed and kind not in TEXTS or kind not in TEXTS and kind not in TABLES and kind not in PAIRS:
-        raise UserError(f"[prepare] {path}: the ending {path.suffix or path.name} says no kind of data; known are {KINDS}")
+        unpack = "; unpack it: zstd -d" if path.suffix == ".zst" else ""
+        raise UserError(f"[prepare] {path}: the ending {path.suffix or path.name} says no kind of data; known are {KINDS}{unpack}")
+    other = content.other_content(path, packed) if kind not in PAIRS else None
+    if other:
+        raise UserError(f"[prepare] {path} {other}")
     found = pairs_of(path, kind, packed, sample_by)
     try:
         for number, (line, value) in enumerate(found, 1):
@@ -176,6 +178,9 @@ def read_text(path, most=bounds.MOST_TEMPLATE_CHARACTERS):
 
 def read_json(path, most=bounds.MOST_TEMPLATE_CHARACTERS):
     """The object of a small JSON file."""
+    other = content.other_content(path)
+    if other:
+        raise UserError(f"[prepare] {path} {other}")
     try:
         found = json_stream.parsed(read_text(path, most))
     except ValueError as error:
@@ -184,19 +189,6 @@ def read_json(path, most=bounds.MOST_TEMPLATE_CHARACTERS):
         why = str(found) if isinstance(found, Refused) else "it is no object"
         raise UserError(f"[prepare] {path}: {why}; correct the file or download it again")
     return found
-
-
-# The next three find what models/hub_paths.cpp finds.
-def hub_cache():
-    if os.environ.get("HF_HUB_CACHE"):
-        return Path(os.environ["HF_HUB_CACHE"])
-    return Path(os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")) / "hub"
-
-
-def newest_snapshot(kind, name):
-    """The folder of a repository in the hub's cache, or None."""
-    found = [path for path in (hub_cache() / f"{kind}--{name.replace('/', '--')}" / "snapshots").glob("*") if path.is_dir()]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def model_folder(name):
@@ -211,9 +203,9 @@ def model_folder(name):
     if is_folder(folder):
         of_run = folder / "model"
         return of_run if (of_run / "config.json").is_file() and not (folder / "config.json").is_file() else folder
-    found = newest_snapshot("models", name) if is_hub_id(name) else None
+    found = hub.snapshot("models", name) if is_hub_id(name) else None
     if found is None:
-        raise UserError(f"[prepare] model {name} is neither a folder nor in the Hugging Face cache {hub_cache()}; {advice('model', name)}")
+        raise UserError(f"[prepare] model {name} is neither a folder nor in the Hugging Face cache {hub.cache()}; {advice('model', name)}")
     return found
 
 
@@ -239,18 +231,26 @@ def data_files(name):
     path = Path(name)
     if is_file(path):
         return [path]
-    folder = path if is_folder(path) else newest_snapshot("datasets", name) if is_hub_id(name) else None
+    folder = path if is_folder(path) else hub.snapshot("datasets", name) if is_hub_id(name) else None
     if folder is None:
-        raise UserError(f"[prepare] dataset {name} is neither a file nor in the Hugging Face cache {hub_cache()}; {advice('dataset', name)}")
+        raise UserError(f"[prepare] dataset {name} is neither a file nor in the Hugging Face cache {hub.cache()}; {advice('dataset', name)}")
     return files_of(folder, name)
 
 
 def files_of(folder, name):
     found = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in DESCRIPTIONS and is_data(path)]
-    training = [path for path in found if "train" in str(path.relative_to(folder)).lower()]
-    found = training or [path for path in found if not any(part in str(path.relative_to(folder)).lower() for part in OTHER_SPLITS)]
+    found = hub.training(folder, found)
     kinds = sorted({kind_of(path)[0] for path in found})
     if len(kinds) != 1:
         what = f"has files of several kinds ({', '.join(kinds)}); name one of them" if kinds else f"has no file of a known kind: {KINDS}"
         raise UserError(f"[prepare] the folder {folder} of dataset {name} {what}")
     return found
+
+
+def resolved(name):
+    """A note that says which files a folder or a hub id stands for, or None where the name is a file's."""
+    if is_file(name):
+        return None
+    found = data_files(name)
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{name} is {found[0]}{more}"

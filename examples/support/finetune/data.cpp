@@ -26,9 +26,14 @@ FinetuneData open_data(const FinetuneFlags& flags, const std::filesystem::path& 
       .kind = *parse_enum<Packing>(flags.packing), .room = flags.max_length, .seed = flags.seed};
   const bool wraps = packing.kind == Packing::kWrapped;
   const bool chosen = flags.given("--append_eos") || flags.recipe == "deepspeed_example";
+  std::vector<std::string> lines;
   const auto open = [&](const std::string& name, double percentage) {
+    const std::filesystem::path file = resolve_dataset_file(name);
+    if (file != name) {
+      lines.push_back(fmt::format("note     {}", one_line(resolved_text(name, file))));
+    }
     OpenedRecords opened = open_records(
-        resolve_dataset_file(name), folder, tokenizer,
+        file, folder, tokenizer,
         {.max_length = wraps ? kUncutLength : flags.max_length,
          .percentage = percentage,
          .loss_on = parse_enum<LossOn>(flags.loss_on),
@@ -45,6 +50,8 @@ FinetuneData open_data(const FinetuneFlags& flags, const std::filesystem::path& 
   FinetuneData data{.records = std::move(opened.instructions),
                     .tokens = opened.tokens,
                     .end_token = opened.end_token};
+  data.lines = std::move(lines);
+  lines.clear();
   data.lines.push_back(fmt::format("data     {}: {}; {}, end token {}", flags.dataset_name,
                                    opened.masks.text(), one_line(opened.how),
                                    one_line(end_token_text(data, tokenizer))));
@@ -59,6 +66,7 @@ FinetuneData open_data(const FinetuneFlags& flags, const std::filesystem::path& 
   } else if (!flags.eval.dataset.empty()) {
     const OpenedRecords held_out = open(flags.eval.dataset, 100);
     data.evaluated = dataset_of(held_out.tokens, wraps);
+    data.lines.insert(data.lines.end(), lines.begin(), lines.end());
     data.lines.push_back(fmt::format("held out {}: {}", flags.eval.dataset, held_out.masks.text()));
   }
   data.dataset = dataset_of(data.tokens, true);

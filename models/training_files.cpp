@@ -1,0 +1,94 @@
+#include "models/training_files.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string>
+#include <utility>
+
+namespace tandem {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::array<std::string_view, 4> kTexts = {".jsonl", ".json", ".csv", ".txt"};
+constexpr std::array<std::string_view, 3> kOthers = {".parquet", ".arrow", ".bin"};
+constexpr std::array<std::string_view, 2> kPacked = {".gz", ".xz"};
+constexpr std::array<std::string_view, 4> kDescriptions = {
+    "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"};
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kWords = {{
+    {"train", "train"},
+    {"training", "train"},
+    {"test", "test"},
+    {"testing", "test"},
+    {"eval", "test"},
+    {"evaluation", "test"},
+    {"validation", "validation"},
+    {"valid", "validation"},
+    {"val", "validation"},
+    {"dev", "validation"},
+}};
+
+template <std::size_t kCount>
+bool has(const std::array<std::string_view, kCount>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+bool is_data(const fs::path& path) {
+  fs::path name = path.filename();
+  if (has(kDescriptions, name.string())) {
+    return false;
+  }
+  const bool packed = has(kPacked, name.extension().string());
+  if (packed) {
+    name = name.stem();
+  }
+  const std::string kind = name.extension().string();
+  return has(kTexts, kind) || (!packed && has(kOthers, kind));
+}
+
+}  // namespace
+
+std::string_view split_of(std::string_view path) {
+  std::string_view found;
+  std::string word;
+  const auto end_word = [&] {
+    const auto known = std::ranges::find(kWords, std::string_view(word),
+                                         &std::pair<std::string_view, std::string_view>::first);
+    if (known != kWords.end()) {
+      found = known->second;
+    }
+    word.clear();
+  };
+  for (const char c : path) {
+    if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
+      word.push_back(static_cast<char>(std::tolower(static_cast<unsigned char>(c))));
+    } else {
+      end_word();
+    }
+  }
+  end_word();
+  return found;
+}
+
+std::vector<fs::path> training_files(const fs::path& folder) {
+  std::vector<fs::path> train;
+  std::vector<fs::path> plain;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file() || !is_data(entry.path())) {
+      continue;
+    }
+    const std::string_view split = split_of(fs::relative(entry.path(), folder).generic_string());
+    if (split == "train") {
+      train.push_back(entry.path());
+    } else if (split.empty()) {
+      plain.push_back(entry.path());
+    }
+  }
+  std::vector<fs::path>& chosen = train.empty() ? plain : train;
+  std::ranges::sort(chosen);
+  return chosen;
+}
+
+}  // namespace tandem

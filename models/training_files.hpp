@@ -1,0 +1,21 @@
+// models/training_files.hpp — which files of a folder of data are trained on.
+//
+// Invariant: tools/prepare/hub.py chooses the same ones, so that the program and what prepares its
+// data never mean different files.
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+namespace tandem {
+
+/// The split that the words of a path name: "train", "test", "validation"; empty: none. The last
+/// word counts, so that a file's name comes before its folders'.
+std::string_view split_of(std::string_view path);
+
+/// Files of known kinds below the folder, by their names: those of the split "train"; where there
+/// are none, those of no split. Descriptions (dataset_infos.json and the like) are no data.
+std::vector<std::filesystem::path> training_files(const std::filesystem::path& folder);
+
+}  // namespace tandem

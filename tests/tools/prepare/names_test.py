@@ -1,0 +1,154 @@
+"""Names that stand for files, files that are something else, and tokens that tokenizer_config.json alone has.
+
+usage: names_test.py BIN, the folder with the program `tandem`, which is to make the same ids
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import unittest.mock
+from pathlib import Path
+
+import support  # puts tools/ on the path, and skips where a package is missing
+
+from prepare import files, hub
+from prepare.errors import UserError
+from prepare.tokenizer import Tokenizer
+
+PROGRAM = sys.argv.pop(1) + "/tandem"
+BYTES = {chr(c): c - 33 for c in range(33, 127)}
+
+
+def tokens_of_program(folder, text, special=False):
+    flags = ["--add_special_tokens"] if special else []
+    done = subprocess.run([PROGRAM, "tokenize", "--model_name", str(folder), *flags], input=json.dumps(text) + "\n", capture_output=True, text=True)
+    return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+
+
+class Cache(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGINGFACE", "XDG_"))}
+        self.enterContext(unittest.mock.patch.dict("os.environ", kept, clear=True))
+
+    def put(self, name, text="{}"):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def test_the_cache_lies_where_huggingface_hub_has_it(self):
+        for variables, expected in (({"XDG_CACHE_HOME": "/x"}, "/x/huggingface/hub"), ({"XDG_CACHE_HOME": "/x", "HF_HOME": "/h"}, "/h/hub"),
+                                    ({"HF_HOME": "/h", "HF_HUB_CACHE": "/c"}, "/c"), ({"HF_HUB_CACHE": "", "HUGGINGFACE_HUB_CACHE": "/o"}, "/o"),
+                                    ({"HOME": "/home/ann", "HF_HOME": "~/hf"}, "/home/ann/hf/hub")):
+            with unittest.mock.patch.dict("os.environ", variables):
+                self.assertEqual(hub.cache(), Path(expected), variables)
+
+    def test_the_main_branch_counts_and_not_the_newest_snapshot(self):
+        os.environ["HF_HUB_CACHE"] = str(self.root)
+        old = self.put("models--a--m/snapshots/111/config.json").parent
+        self.put("models--a--m/snapshots/222/config.json")
+        os.utime(old, (1, 1))
+        self.assertEqual(hub.snapshot("models", "a/m").name, "222")
+        self.put("models--a--m/refs/main", "111\n")
+        self.assertEqual(hub.snapshot("models", "a/m").name, "111")
+        self.put("models--a--m/refs/main", "333")  # its snapshot was never begun
+        self.assertEqual(hub.snapshot("models", "a/m").name, "222")
+        self.put("models--a--m/snapshots/333/tokenizer.json")
+        with self.assertRaisesRegex(UserError, "not whole.*fetch model a/m"):
+            hub.snapshot("models", "a/m")
+
+    def test_a_snapshot_of_weights_alone_is_no_model(self):
+        os.environ["HF_HUB_CACHE"] = str(self.root)
+        self.put("models--a--m/snapshots/111/config.json")
+        self.put("models--a--m/snapshots/pr1/model.safetensors")
+        self.assertEqual(hub.snapshot("models", "a/m").name, "111")
+
+    def test_words_name_a_split(self):
+        for path, split in (("train.jsonl", "train"), ("data/train-00000-of-2.jsonl", "train"), ("train/test.jsonl", "test"), ("dev.json", "validation"),
+                            ("my_val.csv", "validation"), ("constrained.jsonl", None), ("latest.jsonl", None), ("testimony.json", None)):
+            self.assertEqual(hub.split_of(path), split, path)
+
+    def test_train_is_trained_on_whatever_lies_beside_it(self):
+        for name in ("set/test.jsonl", "set/validation.jsonl", "set/dataset_infos.json", "set/data/train-1.jsonl", "set/data/train-0.jsonl"):
+            self.put(name)
+        self.assertEqual([path.name for path in files.data_files(self.root / "set")], ["train-0.jsonl", "train-1.jsonl"])
+        self.assertIn("train-0.jsonl and 1 more", files.resolved(str(self.root / "set")))
+        self.put("plain/latest.jsonl")
+        self.put("plain/test.jsonl")
+        self.assertEqual([path.name for path in files.data_files(self.root / "plain")], ["latest.jsonl"])
+
+
+class Contents(unittest.TestCase):
+    def test_a_file_that_is_something_else_is_told_by_its_first_bytes(self):
+        cases = ((b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", ".jsonl", "Git LFS.*git lfs pull"),
+                 (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", ".parquet", "Git LFS"),
+                 ('{"text": "a"}'.encode("utf-16"), ".jsonl", "UTF-16.*iconv"), (b"<!DOCTYPE html><html>", ".json", "web page"),
+                 (b"\x28\xb5\x2f\xfdxx", ".jsonl", "zstd -d"), (b"PAR1xx", ".json", "parquet"), (b"x", ".jsonl.zst", "zstd -d"))
+        for content, ending, expected in cases:
+            with tempfile.TemporaryDirectory() as root, self.subTest(expected):
+                path = Path(root, "data" + ending)
+                path.write_bytes(content)
+                with self.assertRaisesRegex(UserError, expected):
+                    list(files.records(path))
+
+
+class Tokens(unittest.TestCase):
+    def tokenizer(self, config, added=(), prefix_space=False):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        level = {"type": "ByteLevel", "add_prefix_space": prefix_space, "trim_offsets": True, "use_regex": True}
+        vocabulary = {**BYTES, "Ġ": 94}
+        whole = {"version": "1.0", "added_tokens": list(added), "normalizer": None, "post_processor": None, "decoder": level,
+                 "pre_tokenizer": level,
+                 "model": {"type": "BPE", "vocab": vocabulary, "merges": []}}
+        Path(folder.name, "tokenizer.json").write_text(json.dumps(whole))
+        Path(folder.name, "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **config}))
+        return Path(folder.name)
+
+    def check(self, config, text, expected, **more):
+        """By this reader, by the program's, and by Transformers where it is installed."""
+        folder = self.tokenizer(config, **more)
+        special = "add_bos_token" in config or "add_eos_token" in config
+        self.assertEqual(list(Tokenizer(folder).encode([text], special)[0]), expected)
+        self.assertEqual(tokens_of_program(folder, text, special), expected)
+        try:
+            from transformers import AutoTokenizer
+        except ImportError:
+            return
+        self.assertEqual(AutoTokenizer.from_pretrained(folder).encode(text, add_special_tokens=special), expected)
+
+    def test_tokens_of_the_config_alone(self):
+        token = {"content": "<t>", "special": False, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
+        self.check({"added_tokens_decoder": {"95": token}}, "a<t>b", [64, 95, 65])
+
+    def test_additional_special_tokens(self):
+        self.check({"additional_special_tokens": ["<t>", "<u>"]}, "a<u>b", [64, 96, 65])
+
+    def test_a_named_token_of_the_vocabulary_is_looked_for(self):
+        self.check({"eos_token": "!"}, "a!b", [64, 0, 65])
+
+    def test_the_post_processor_counts_before_flags(self):
+        self.check({"eos_token": "!", "bos_token": "#", "add_bos_token": True, "add_eos_token": True}, "a", [64])
+
+    def test_an_id_that_is_not_the_next_one_is_refused(self):
+        token = {"content": "<t>", "special": True}
+        with self.assertRaisesRegex(UserError, "gives <t> the id 99, and 95 is the next"):
+            Tokenizer(self.tokenizer({"added_tokens_decoder": {"99": token}}))
+
+    def test_the_space_before_a_text_by_the_class(self):
+        folder = self.tokenizer({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True})
+        self.assertEqual(list(Tokenizer(folder).encode(["a"])[0]), [94, 64])
+        self.assertEqual(tokens_of_program(folder, "a"), [94, 64])
+        folder = self.tokenizer({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}, prefix_space=True)
+        self.assertEqual(list(Tokenizer(folder).encode(["a"])[0]), [64])
+        self.assertEqual(tokens_of_program(folder, "a"), [64])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]])
