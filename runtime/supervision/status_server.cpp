@@ -4,8 +4,10 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -32,8 +34,10 @@ namespace {
 
 using Protocol = asio::generic::stream_protocol;
 constexpr std::size_t kMostRequestBytes = 4096;
-constexpr int kMostClients = 8;
+constexpr std::size_t kMostClients = 16;
+constexpr int kBacklog = 128;  // between two turns of the loop
 constexpr std::chrono::seconds kPatience(5);
+constexpr std::chrono::milliseconds kRest(200);  // where no connection can be taken
 
 Error refused(const std::string& address, std::string_view why) {
   return user_error("status", "cannot serve --status_socket {}: {}", address, why);
@@ -65,8 +69,13 @@ void clear_place(asio::io_context& reactor, const std::string& path) {
   }
   asio::local::stream_protocol::socket probe(reactor);
   asio::error_code failed;
-  probe.connect(asio::local::stream_protocol::endpoint(path), failed);
-  if (!failed) {
+  probe.open(asio::local::stream_protocol(), failed);
+  // A listener that takes none must not hang us. asio's connect() would wait all the same.
+  probe.native_non_blocking(true, failed);
+  const asio::local::stream_protocol::endpoint to(path);
+  const bool connected = !failed && ::connect(probe.native_handle(), to.data(),
+                                              static_cast<socklen_t>(to.size())) == 0;
+  if (connected || failed || errno == EAGAIN) {
     throw refused(path, "another process serves it");
   }
   ::unlink(path.c_str());
@@ -89,7 +98,10 @@ std::string answer(int code, std::string_view reason, std::string_view type,
 // Held by its StatusServer and by what is under way on the reactor, which may end later.
 struct StatusServer::Server : std::enable_shared_from_this<Server> {
   Server(EventLoop& loop, std::map<std::string, StatusPage> pages_in)
-      : reactor(loop.reactor()), acceptor(loop.reactor()), pages(std::move(pages_in)) {}
+      : reactor(loop.reactor()),
+        acceptor(loop.reactor()),
+        rest(loop.reactor()),
+        pages(std::move(pages_in)) {}
 
   void listen(const std::string& where) {
     const std::optional<std::uint16_t> port = port_of(where);
@@ -116,43 +128,41 @@ struct StatusServer::Server : std::enable_shared_from_this<Server> {
     // The socket's mode becomes the file's: it is closed to others from the first moment on.
     ::fchmod(acceptor.native_handle(), S_IRUSR | S_IWUSR);
     acceptor.bind(Protocol::endpoint(endpoint));
-    acceptor.listen(kMostClients);
+    acceptor.listen(kBacklog);
   }
 
   void accept();
+  void accept_later();
+  void take(Protocol::socket socket);
   [[nodiscard]] std::string answer_to(std::string_view request) const;
 
   asio::io_context& reactor;
   asio::basic_socket_acceptor<Protocol> acceptor;
+  asio::steady_timer rest;
   std::map<std::string, StatusPage> pages;
   std::string address;
   bool is_local = false;
-  bool accepting = false;
-  int clients = 0;
+  std::deque<std::weak_ptr<Client>> clients;  // the oldest first
 };
 
 /// One connection, kept alive by what it waits for.
 struct StatusServer::Client : std::enable_shared_from_this<Client> {
   Client(std::shared_ptr<Server> owner, Protocol::socket connected)
-      : server(std::move(owner)), socket(std::move(connected)), timer(server->reactor) {
-    ++server->clients;
-  }
-  ~Client() {
-    --server->clients;
-    server->accept();
-  }
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
+      : server(std::move(owner)), socket(std::move(connected)), timer(server->reactor) {}
 
   void begin() {
     timer.expires_after(kPatience);
     timer.async_wait([self = shared_from_this()](const asio::error_code& error) {
       if (!error) {
-        asio::error_code ignored;
-        self->socket.close(ignored);
+        self->end();
       }
     });
     read();
+  }
+  void end() {
+    asio::error_code ignored;
+    socket.close(ignored);
+    timer.cancel();
   }
   void read() {
     socket.async_receive(asio::buffer(chunk), [self = shared_from_this()](
@@ -188,21 +198,43 @@ struct StatusServer::Client : std::enable_shared_from_this<Client> {
 };
 
 void StatusServer::Server::accept() {
-  if (accepting || clients >= kMostClients || !acceptor.is_open()) {
-    return;
-  }
-  accepting = true;
   acceptor.async_accept(
       [self = shared_from_this()](const asio::error_code& error, Protocol::socket socket) {
-        self->accepting = false;
+        if (!self->acceptor.is_open()) {
+          return;
+        }
         if (error) {
-          return;  // closed
+          self->accept_later();  // there are no descriptors left, say
+          return;
         }
         if (!self->is_local || may_ask(socket.native_handle())) {
-          std::make_shared<Client>(self, std::move(socket))->begin();
+          self->take(std::move(socket));
         }
         self->accept();
       });
+}
+
+void StatusServer::Server::accept_later() {
+  rest.expires_after(kRest);
+  rest.async_wait([self = shared_from_this()](const asio::error_code& error) {
+    if (!error && self->acceptor.is_open()) {
+      self->accept();
+    }
+  });
+}
+
+/// Every caller is heard: those who came first and stay must not keep the user out.
+void StatusServer::Server::take(Protocol::socket socket) {
+  std::erase_if(clients, [](const std::weak_ptr<Client>& one) { return one.expired(); });
+  if (clients.size() >= kMostClients) {
+    if (const std::shared_ptr<Client> oldest = clients.front().lock()) {
+      oldest->end();
+    }
+    clients.pop_front();
+  }
+  const auto client = std::make_shared<Client>(shared_from_this(), std::move(socket));
+  clients.push_back(client);
+  client->begin();
 }
 
 std::string StatusServer::Server::answer_to(std::string_view request) const {
@@ -234,6 +266,7 @@ StatusServer::~StatusServer() {
   server_->pages.clear();  // what they refer to ends; an answer under way is made already
   asio::error_code ignored;
   server_->acceptor.close(ignored);
+  server_->rest.cancel();
   if (server_->is_local) {
     ::unlink(server_->address.c_str());
   }

@@ -5,8 +5,9 @@
 //   curl --unix-socket run/status.sock http://run/tasks
 //
 // It speaks HTTP/1.0: one request of at most 4 KiB, one answer, the connection's end. A client that
-// is slow, silent or speaks something else is let go after five seconds; of more than eight at a
-// time the newest wait. Nothing is changed by a request.
+// is slow, silent or speaks something else is let go after five seconds, and of more than sixteen
+// at a time the oldest one is at once, so that none who connect and stay keep others out or take
+// memory. Nothing is changed by a request.
 // A Unix socket is open to its user alone (and root), by its mode and by the peer's uid; a loopback
 // port is open to every user of the host.
 // Thread rule: of the loop's thread (or of the owner's while the loop does not run), on which the

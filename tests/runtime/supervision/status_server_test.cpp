@@ -1,12 +1,15 @@
 // A loop answers for itself over a socket: to its user alone, whatever clients do, and to several.
 #include "runtime/supervision/status_server.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -134,6 +137,49 @@ TEST_F(StatusServerTest, ClientsThatDoNotAskHoldUpNothing) {
     }
     EXPECT_THAT(say(at, "GET /hello HTTP/1.0\r\n\r\n"), EndsWith("hello\n"));
   });
+}
+
+/// Whether the other side has let this connection go.
+bool is_let_go(int client) {
+  char byte = 0;
+  return ::recv(client, &byte, 1, MSG_DONTWAIT) == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+}
+
+TEST_F(StatusServerTest, ThoseWhoConnectAndStayKeepNobodyOut) {
+  for (const std::string& address : {path(), std::string("127.0.0.1:0")}) {
+    with_server(address, [](const std::string& at) {
+      constexpr int kStrangers = 300;
+      std::vector<int> silent;
+      for (int i = 0; i < kStrangers; ++i) {
+        silent.push_back(connect_to(at));
+        if (i % 2 == 0) {  // half of them begin to ask
+          ::send(silent.back(), "GET /hel", 8, MSG_NOSIGNAL);
+        }
+      }
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_THAT(say(at, "GET /hello HTTP/1.0\r\n\r\n"), EndsWith("hello\n"));
+      }
+      // Long before a silent one's five seconds: no more than sixteen are held.
+      EXPECT_GE(std::ranges::count_if(silent, is_let_go), kStrangers - 16);
+      for (const int client : silent) {
+        ::close(client);
+      }
+    });
+  }
+}
+
+TEST_F(StatusServerTest, AListenerThatTakesNobodyIsNoReasonToWait) {
+  const int other = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un at{};
+  at.sun_family = AF_UNIX;
+  path().copy(at.sun_path, sizeof(at.sun_path) - 1);
+  ASSERT_EQ(::bind(other, reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
+  ASSERT_EQ(::listen(other, 0), 0);
+  const int waiting = connect_to(path());  // its backlog is full now
+  EventLoop loop;
+  EXPECT_THROW(StatusServer(loop, path(), pages()), Error);
+  ::close(waiting);
+  ::close(other);
 }
 
 TEST_F(StatusServerTest, TheFileIsItsUsersAlone) {
