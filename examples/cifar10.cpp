@@ -135,6 +135,7 @@ int cifar10(CifarFlags flags) {
   begin_trace(flags);
   end_on_signals();
   const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment(flags.reduction);
+  const std::vector<OwnFolder> own = own_folders(flags.output_dir);
   keep_global_batch(flags, *ranks);
   const Config config = cifar_config(flags, ranks->world_size());
   CifarData data = open_cifar(flags.data_dir);

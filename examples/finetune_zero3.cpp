@@ -91,6 +91,7 @@ int finetune(FinetuneFlags flags) {
 
   // The DeepSpeed config, with the flags that stand for its keys.
   const DeviceKind device = choose_device(flags.device);
+  const std::vector<OwnFolder> own = own_folders(flags.output_dir);
   keep_global_batch(flags, *ranks);
   Config config =
       finetune_config(flags, device, ranks->world_size(),

@@ -22,6 +22,7 @@
 #include "runtime/detail/trace_ring.hpp"
 #include "runtime/system/bounded_lines.hpp"
 #include "runtime/system/nonce.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem::trace {
@@ -45,14 +46,14 @@ class NewFile {
     const std::size_t name = path.rfind('/') + 1;  // npos + 1 is 0
     temporary_ =
         fmt::format("{}.{}.tmp-{}", path.substr(0, name), path.substr(name), fresh_nonce());
-    file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    file_ = reach::open(temporary_, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     // "T": zlib as it is, without compression.
     stream_ = file_ < 0 ? nullptr : gzdopen(file_, gzip ? "wb" : "wbT");
     if (stream_ == nullptr) {
       const int error = errno;
       if (file_ >= 0) {
         ::close(file_);
-        ::unlink(temporary_.c_str());
+        (void)reach::remove(temporary_);
       }
       throw cannot_write(path, std::strerror(error));
     }
@@ -60,7 +61,7 @@ class NewFile {
   ~NewFile() {
     if (stream_ != nullptr) {
       gzclose(stream_);
-      ::unlink(temporary_.c_str());
+      (void)reach::remove(temporary_);
     }
   }
   NewFile(const NewFile&) = delete;
@@ -77,9 +78,9 @@ class NewFile {
     const bool synced = gzflush(stream_, Z_FINISH) == Z_OK && ::fsync(file_) == 0;
     const int error = errno;
     const bool closed = gzclose(std::exchange(stream_, nullptr)) == Z_OK;
-    if (!synced || !closed || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    if (!synced || !closed || reach::rename(temporary_, path_) != 0) {
       const int last = synced ? errno : error;
-      ::unlink(temporary_.c_str());
+      (void)reach::remove(temporary_);
       throw cannot_write(path_, std::strerror(last));
     }
   }

@@ -264,6 +264,9 @@ CAMPAIGNS = [
              "nothing outside changes, nothing of others goes; every case ends in time with its code and one line",
              "$PYTHON tests/drills/links.py --bin $BIN", "$PYTHON tests/drills/links.py --quick --bin $BIN",
              drill("{cases} cases, {faults} faults")),
+    same("touched", "every call with a path of a run that trains, saves, is resumed, removes and begins again",
+         "none outside of its folders; within them all go from descriptors, and follow no link",
+         "$PYTHON tests/drills/touched.py --bin $BIN", drill("{runs} runs, {calls:,} calls, {faults} faults")),
     Campaign("fuzz", "inputs of every format that is read, with ASan and UBSan", "10^8 executions, 0 crashes",
              "./tandem build fuzz && $PYTHON tests/fuzz/campaign.py build/fuzz/bin --runs 100000000 "
              "--record build/fuzz/campaign.json",

@@ -11,6 +11,7 @@
 #include "actors/storage/hash_file.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/system/nonce.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/planted.hpp"
 
@@ -336,6 +337,7 @@ Task<std::vector<std::string>> verify_entries(FileIo* io, std::string folder,
 }
 
 Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newest) {
+  const OwnFolder own(parent);
   Failures failures;
   for (const std::string& name : co_await io->list_folder(parent)) {
     if (is_killed(name) || is_abandoned_file(name)) {

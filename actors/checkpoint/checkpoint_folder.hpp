@@ -106,8 +106,8 @@ Task<std::vector<std::string>> verify_entries(FileIo* io, std::string folder,
 /// were killed: no save may be under way in `parent`. `newest` is the step that was saved last: it
 /// stays, then those of earlier steps, newest first. Later ones are of a run that was left, and go
 /// first. A folder loses its name, for certain, before its first file goes. A link in the place of
-/// a folder goes itself, and what it leads to stays. One that cannot be removed does not keep the
-/// others; FileError of the first.
+/// a folder is no checkpoint: it stays, with what it leads to. One that cannot be removed does not
+/// keep the others; FileError of the first.
 Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newest);
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "actors/storage/hash_file.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/planted.hpp"
 #include "runtime/when_all.hpp"
@@ -111,6 +112,7 @@ Task<> CheckpointSave::create() {
     entries.push_back(part->entry);
   }
   static_cast<void>(text_of(std::move(entries)));
+  const OwnFolder own(folder_of(plan_.temporary));
   const std::uint64_t needed = plan_.total_bytes();
   const std::uint64_t free = co_await io_->free_bytes(folder_of(plan_.temporary));
   if (free < needed) {
@@ -137,6 +139,7 @@ Task<> CheckpointSave::create_file(Part* part) {
 
 Task<> CheckpointSave::open() {
   Step step(*this);
+  const OwnFolder own(folder_of(plan_.temporary));
   for (const auto& part : parts_) {
     co_await part->file.open(io_, path_of(part->entry.name), part->entry.size_bytes);
     part->in_order = world_ == 1;
@@ -221,6 +224,7 @@ Task<> CheckpointSave::sync() {
 
 Task<std::vector<ManifestFile>> CheckpointSave::hash() {
   Step step(*this);
+  const OwnFolder own(folder_of(plan_.temporary));
   std::vector<ManifestFile> hashed;
   for (std::size_t i = rank_; i < parts_.size(); i += world_) {
     Part* part = parts_[i].get();
@@ -271,6 +275,7 @@ Task<> CheckpointSave::write_text(std::string path, std::string text) {
 Task<> CheckpointSave::seal(std::vector<ManifestFile> all, std::vector<PlannedText> texts) {
   TANDEM_CHECK(rank_ == 0, "rank 0 seals");
   Step step(*this);
+  const OwnFolder own(folder_of(plan_.temporary));
   std::vector<ManifestFile> files = in_order_of_plan(std::move(all));
   for (const PlannedText& text : texts) {
     FileHasher hasher(
@@ -294,6 +299,7 @@ Task<> CheckpointSave::seal(std::vector<ManifestFile> all, std::vector<PlannedTe
 
 Task<> CheckpointSave::take_name() {
   Step step(*this);
+  const OwnFolder own(folder_of(plan_.temporary));
   co_await give_name(io_, plan_.temporary, plan_.folder);
   step.done();
 }
@@ -331,6 +337,7 @@ Task<> CheckpointSave::discard() {
     part->file.abandon();
   }
   if (made_folder_) {  // what else has the name is not ours
+    const OwnFolder own(folder_of(plan_.temporary));
     co_await remove_quietly(io_, plan_.temporary);
   }
 }

@@ -12,6 +12,7 @@
 
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/round_up.hpp"
 
@@ -56,6 +57,7 @@ Task<> remove_if_there(FileIo* io, std::string path) {
 Task<IoFile> open_private(FileIo* io, std::string path) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const OwnFolder own(folder);
   for (const bool direct : {true, false}) {
     if (IoFile file = co_await try_open(io, folder, OpenMode::kNameless, direct); file.is_open()) {
       co_return file;

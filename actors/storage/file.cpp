@@ -10,12 +10,16 @@
 #include <unistd.h>
 
 #include "runtime/system/nonce.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
 
-std::string reason(int error) { return std::generic_category().message(error); }
+std::string reason(int error) {
+  return error == ELOOP ? "a link is in its place or on the way to it, and is not followed here"
+                        : std::generic_category().message(error);
+}
 
 // Linux moves at most 2^31 - 4096 bytes per call.
 constexpr std::size_t kMaxTransferBytes = std::size_t{1} << 30;
@@ -49,7 +53,7 @@ bool FileHandle::close() noexcept {
 
 FileHandle FileHandle::open_read(const std::filesystem::path& path, std::string_view where) {
   // O_NONBLOCK: a pipe in the file's place must not hang us; regular files do not care.
-  FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  FileHandle file(reach::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) {
     throw user_error(where, "cannot open {}: {}; check the path and its permissions", path.string(),
                      reason(errno));
@@ -110,12 +114,12 @@ std::string read_file(const std::filesystem::path& path, std::string_view where,
 AtomicFile::AtomicFile(std::filesystem::path path, std::string where, std::uint64_t expected_bytes)
     : path_(std::move(path)), temporary_(temporary_name(path_)), where_(std::move(where)) {
   struct stat there{};
-  if (::lstat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISLNK(there.st_mode)) {
+  if (reach::status(path_, there) == 0 && !S_ISREG(there.st_mode) && !S_ISLNK(there.st_mode)) {
     temporary_.clear();
     throw user_error(where_, "{} is no regular file; move it away, or give another folder",
                      path_.string());
   }
-  file_ = FileHandle(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  file_ = FileHandle(reach::open(temporary_, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!file_.is_open()) {
     const int error = errno;
     temporary_.clear();
@@ -130,7 +134,7 @@ AtomicFile::AtomicFile(std::filesystem::path path, std::string where, std::uint6
       ::fallocate(file_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(expected_bytes)) != 0) {
     const int error = errno;
     if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
-      ::unlink(temporary_.c_str());
+      (void)reach::remove(temporary_);
       fail("reserve space for", error);
     }
   }
@@ -139,7 +143,7 @@ AtomicFile::AtomicFile(std::filesystem::path path, std::string where, std::uint6
 AtomicFile::~AtomicFile() {
   if (!committed_ && !temporary_.empty()) {
     file_.close();
-    ::unlink(temporary_.c_str());
+    (void)reach::remove(temporary_);
   }
 }
 
@@ -183,7 +187,7 @@ void AtomicFile::commit() {
   if (!file_.close()) {
     fail("close", errno);
   }
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (reach::rename(temporary_, path_) != 0) {
     fail("rename to", errno);
   }
   committed_ = true;
@@ -210,7 +214,7 @@ void make_writable_folder(const std::filesystem::path& folder, std::string_view 
 }
 
 void sync_folder(const std::filesystem::path& folder, std::string_view where) {
-  FileHandle handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  FileHandle handle(reach::open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // Some network file systems refuse fsync on a folder (EINVAL); there is nothing better to call.
   if (!handle.is_open() || (::fsync(handle.get()) != 0 && errno != EINVAL)) {
     throw failure(ExitCode::kFailure, where, "cannot write the folder {} to disk: {}; check it",

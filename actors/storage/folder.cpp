@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "runtime/system/nonce.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/system/remove_tree.hpp"
 #include "runtime/util/error.hpp"
 
@@ -32,11 +33,15 @@ constexpr std::string_view kOlder = ".old-";
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-/// Absolute, without a slash at its end, and with what a link in its place leads to.
+/// Absolute, without a slash at its end, and with what a link in its place leads to, but for an own
+/// folder's.
 fs::path resolved(const fs::path& path) {
   std::error_code error;
-  fs::path whole = fs::weakly_canonical(fs::absolute(path), error);
-  whole = error ? fs::absolute(path).lexically_normal() : whole;
+  fs::path whole = fs::absolute(path);
+  if (!reach::is_own(path)) {
+    whole = fs::weakly_canonical(whole, error);
+    whole = error ? fs::absolute(path).lexically_normal() : whole;
+  }
   return whole.has_filename() ? whole : whole.parent_path();
 }
 
@@ -51,31 +56,77 @@ bool is_ours(std::string_view found, std::string_view name, std::string_view mid
 /// remove, or the next one tries it again.
 void remove_quietly(const fs::path& path) { static_cast<void>(remove_tree(path.string())); }
 
+/// The names in a folder; none where it cannot be listed.
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  (void)reach::list(folder, names);
+  return names;
+}
+
+/// Of the name itself, should it be a link.
+bool is_folder(const fs::path& path) {
+  struct stat found{};
+  return reach::status(path, found) == 0 && S_ISDIR(found.st_mode);
+}
+
+bool is_there(const fs::path& path) {
+  struct stat found{};
+  return reach::status(path, found) == 0;
+}
+
 void sync_tree(const fs::path& folder, std::string_view where) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (entry.is_directory() && !entry.is_symlink()) {
-      sync_tree(entry.path(), where);
+  for (const std::string& name : names_in(folder)) {
+    if (is_folder(folder / name)) {
+      sync_tree(folder / name, where);
     }
   }
   sync_folder(folder, where);
 }
 
-/// A hard link, or a copy that is on the medium.
-void take_along(const fs::path& from, const fs::path& to, const std::string& where) {
-  const fs::file_status status = fs::symlink_status(from);
-  if (fs::is_directory(status)) {
-    fs::create_directory(to);
-    for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
-      take_along(entry.path(), to / entry.path().filename(), where);
+[[noreturn]] void throw_system_error(const fs::path& path) {
+  throw fs::filesystem_error("cannot take along", path,
+                             std::error_code(errno, std::generic_category()));
+}
+
+/// A copy that is on the medium.
+void copy_file(const fs::path& from, const fs::path& to, std::string_view where) {
+  constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+  const FileHandle source = FileHandle::open_read(from, where);
+  const FileHandle copy(reach::open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  std::vector<std::byte> piece(kPieceBytes);
+  ssize_t got = copy.is_open() ? 1 : -1;
+  while (got > 0 && (got = ::read(source.get(), piece.data(), piece.size())) > 0) {
+    for (ssize_t at = 0, put = 0; at < got; at += put) {
+      put = ::write(copy.get(), piece.data() + at, static_cast<std::size_t>(got - at));
+      if (put < 0) {
+        throw_system_error(to);
+      }
     }
-  } else if (fs::is_symlink(status)) {
-    fs::copy_symlink(from, to);
-  } else if (std::error_code error; fs::create_hard_link(from, to, error), error) {
-    fs::copy_file(from, to);
-    const FileHandle file(::open(to.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file.is_open() || ::fsync(file.get()) != 0) {
-      throw failure(ExitCode::kFailure, where, "cannot write {} to disk: {}; check the disk",
-                    to.string(), reason(errno));
+  }
+  if (got < 0) {
+    throw_system_error(from);
+  }
+  if (::fsync(copy.get()) != 0) {
+    throw failure(ExitCode::kFailure, where, "cannot write {} to disk: {}; check the disk",
+                  to.string(), reason(errno));
+  }
+}
+
+/// A second name of each file and link, or a copy where the file system has none.
+void take_along(const fs::path& from, const fs::path& to, const std::string& where) {
+  if (is_folder(from)) {
+    std::vector<std::string> names;
+    if (reach::make_folder(to) != 0 || reach::list(from, names) != 0) {
+      throw_system_error(from);
+    }
+    for (const std::string& name : names) {
+      take_along(from / name, to / name, where);
+    }
+  } else if (reach::link(from, to) != 0) {
+    if (fs::is_symlink(fs::symlink_status(from))) {
+      fs::copy_symlink(from, to);
+    } else {
+      copy_file(from, to, where);
     }
   }
 }
@@ -92,14 +143,14 @@ std::string holder_of(const FileHandle& file) {
 bool has_name(const FileHandle& file, const fs::path& path) {
   struct stat open_one{};
   struct stat named{};
-  return ::fstat(file.get(), &open_one) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+  return ::fstat(file.get(), &open_one) == 0 && reach::status(path, named) == 0 &&
          open_one.st_ino == named.st_ino && open_one.st_dev == named.st_dev;
 }
 
 }  // namespace
 
 FileHandle hold_folder(const fs::path& folder) {
-  FileHandle handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  FileHandle handle(reach::open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (handle.is_open() && ::flock(handle.get(), LOCK_EX | LOCK_NB) != 0) {
     handle.close();
   }
@@ -109,27 +160,25 @@ FileHandle hold_folder(const fs::path& folder) {
 void remove_abandoned(const fs::path& path) {
   const fs::path whole = resolved(path);
   const std::string name = whole.filename().string();
-  std::error_code error;
   std::vector<fs::path> older;
   bool exchanging = false;
-  for (const fs::directory_entry& entry : fs::directory_iterator(whole.parent_path(), error)) {
-    const std::string found = entry.path().filename().string();
-    const fs::file_type kind = entry.symlink_status(error).type();
-    if (is_ours(found, name, kTemporary) && kind == fs::file_type::directory) {
-      const FileHandle held = hold_folder(entry.path());  // not, while its process lives
+  for (const std::string& found : names_in(whole.parent_path())) {
+    const fs::path one = whole.parent_path() / found;
+    if (is_ours(found, name, kTemporary) && is_folder(one)) {
+      const FileHandle held = hold_folder(one);  // not, while its process lives
       exchanging = exchanging || !held.is_open();
       if (held.is_open()) {
-        remove_quietly(entry.path());
+        remove_quietly(one);
       }
-    } else if (is_ours(found, name, kOlder) && kind == fs::file_type::directory) {
-      older.push_back(entry.path());
+    } else if (is_ours(found, name, kOlder) && is_folder(one)) {
+      older.push_back(one);
     }
   }
   for (const fs::path& one : exchanging ? std::vector<fs::path>() : older) {
-    if (fs::exists(fs::symlink_status(whole, error))) {
+    if (is_there(whole)) {
       remove_quietly(one);
     } else {
-      fs::rename(one, whole, error);
+      (void)reach::rename(one, whole);
     }
   }
 }
@@ -141,12 +190,11 @@ bool is_abandoned_file(std::string_view name) {
 }
 
 void remove_abandoned_files(const fs::path& folder) {
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    std::error_code ignored;
-    if (is_abandoned_file(entry.path().filename().string()) &&
-        fs::is_regular_file(entry.symlink_status(ignored))) {
-      remove_quietly(entry.path());
+  for (const std::string& name : names_in(folder)) {
+    struct stat found{};
+    if (is_abandoned_file(name) && reach::status(folder / name, found) == 0 &&
+        S_ISREG(found.st_mode)) {
+      remove_quietly(folder / name);
     }
   }
 }
@@ -156,10 +204,9 @@ AtomicFolder::AtomicFolder(const fs::path& path, std::string where)
   make_writable_folder(path_.parent_path(), where_);
   remove_abandoned(path_);
   temporary_ = fmt::format("{}{}{}", path_.string(), kTemporary, fresh_nonce());
-  std::error_code error;
-  if (!fs::create_directory(temporary_, error)) {
+  if (reach::make_folder(temporary_) != 0) {
+    const int number = errno;
     const fs::path tried = std::exchange(temporary_, {});
-    const int number = error ? error.value() : EEXIST;
     const bool no_room = number == ENOSPC || number == EDQUOT || number == EIO;
     throw failure(no_room ? ExitCode::kFailure : ExitCode::kUserInput, where_,
                   "cannot make the folder {}: {}; choose another output folder", tried.string(),
@@ -182,15 +229,13 @@ void AtomicFolder::fail(std::string_view operation, int error) const {
 }
 
 void AtomicFolder::keep_others(const std::function<bool(std::string_view name)>& is_replaced) {
-  std::error_code error;
-  if (!fs::is_directory(path_, error)) {
+  if (!is_folder(path_)) {
     return;
   }
   try {
-    for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
-      const fs::path name = entry.path().filename();
-      if (!is_replaced(name.string()) && !fs::exists(fs::symlink_status(temporary_ / name))) {
-        take_along(entry.path(), temporary_ / name, where_);
+    for (const std::string& name : names_in(path_)) {
+      if (!is_replaced(name) && !is_there(temporary_ / name)) {
+        take_along(path_ / name, temporary_ / name, where_);
       }
     }
   } catch (const fs::filesystem_error& failed) {
@@ -210,25 +255,25 @@ void AtomicFolder::commit() {
 }
 
 void AtomicFolder::take_name() {
-  if (::rename(temporary_.c_str(), path_.c_str()) == 0) {
+  if (reach::rename(temporary_, path_) == 0) {
     return;
   }
   if (errno != ENOTEMPTY && errno != EEXIST) {
     fail("name the folder", errno);
   }
-  if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), RENAME_EXCHANGE) == 0) {
+  if (reach::rename(temporary_, path_, RENAME_EXCHANGE) == 0) {
     return;
   }
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) {
     fail("name the folder", errno);
   }
   const std::string older = fmt::format("{}{}{}", path_.string(), kOlder, fresh_nonce());
-  if (::rename(path_.c_str(), older.c_str()) != 0) {
+  if (reach::rename(path_, older) != 0) {
     fail("move aside the folder", errno);
   }
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (reach::rename(temporary_, path_) != 0) {
     const int error = errno;
-    ::rename(older.c_str(), path_.c_str());
+    (void)reach::rename(older, path_);
     fail("name the folder", error);
   }
   older_ = older;
@@ -241,8 +286,8 @@ FolderLock::FolderLock(const fs::path& folder, std::string_view where, std::stri
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   struct stat opened{};
   do {  // again, where the process that held it has just removed the file
-    file_ = FileHandle(::open(path_.c_str(), kFlags, 0600));  // another user could hold the lock
-    if (!file_.is_open() && errno == EACCES && fs::exists(path_)) {
+    file_ = FileHandle(reach::open(path_, kFlags, 0600));  // another user could hold the lock
+    if (!file_.is_open() && errno == EACCES && is_there(path_)) {
       throw user_error(where,
                        "{} is another user's: a run of theirs is in {}, or was killed there; wait "
                        "for it, or remove the file",
@@ -282,7 +327,7 @@ FolderLock::FolderLock(const fs::path& folder, std::string_view where, std::stri
 
 FolderLock::~FolderLock() {
   if (file_.is_open() && has_name(file_, path_)) {
-    ::unlink(path_.c_str());
+    (void)reach::remove(path_);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "engine/distributed/communicator.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/system/nonce.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -28,7 +29,7 @@ class Mark {
   Mark& operator=(const Mark&) = delete;
   ~Mark() {
     if (!path_.empty()) {
-      (void)::unlink(path_.c_str());
+      (void)reach::remove(path_);
     }
   }
 
@@ -37,8 +38,7 @@ class Mark {
     // As a file that is_abandoned_file(): a killed rank leaves it.
     std::string name = ".tandem.tmp-" + fresh_nonce();
     const std::string path = folder / name;
-    const int file =
-        ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    const int file = reach::open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0) {
       return "";
     }

@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
+#include "actors/storage/file.hpp"
 #include "actors/storage/folder.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/system/remove_tree.hpp"
 
 namespace tandem {
@@ -21,7 +23,7 @@ namespace fs = std::filesystem;
 fs::path make_earlier(const fs::path& folder) {
   for (int number = 1;; ++number) {
     fs::path made = folder / fmt::format("earlier-{}", number);
-    if (::mkdir(made.c_str(), 0777) == 0) {
+    if (reach::make_folder(made) == 0) {
       return made;
     }
     if (errno != EEXIST) {  // also where a link or a file has the name
@@ -34,14 +36,14 @@ fs::path make_earlier(const fs::path& folder) {
 void move_entry(const fs::path& from, const fs::path& to, std::string_view name) {
   const fs::path before = from / name;
   const fs::path after = to / name;
-  if (::renameat2(AT_FDCWD, before.c_str(), AT_FDCWD, after.c_str(), RENAME_NOREPLACE) == 0) {
+  if (reach::rename(before, after, RENAME_NOREPLACE) == 0) {
     return;
   }
   int error = errno;
   struct stat there{};
   // Where a file system has no such flag; the folder is new, and this process alone writes there.
-  if ((error == EINVAL || error == ENOSYS) && ::lstat(after.c_str(), &there) != 0) {
-    error = ::rename(before.c_str(), after.c_str()) == 0 ? 0 : errno;
+  if ((error == EINVAL || error == ENOSYS) && reach::status(after, there) != 0) {
+    error = reach::rename(before, after) == 0 ? 0 : errno;
   }
   if (error != 0) {
     throw fs::filesystem_error("cannot move", before, after,
@@ -53,18 +55,15 @@ namespace {
 
 /// False: a file cannot have two names here.
 bool link_tree(const fs::path& from, const fs::path& to) {
-  const fs::file_status status = fs::symlink_status(from);
-  if (!fs::is_directory(status)) {
-    std::error_code error;
-    fs::is_symlink(status) ? fs::copy_symlink(from, to, error)
-                           : fs::create_hard_link(from, to, error);
-    return !error;
+  struct stat found{};
+  if (reach::status(from, found) != 0 || !S_ISDIR(found.st_mode)) {
+    return reach::link(from, to) == 0;
   }
-  fs::create_directory(to);
-  return std::ranges::all_of(fs::directory_iterator(from), [&](const auto& entry) {
-    return is_abandoned_file(entry.path().filename().string()) ||
-           link_tree(entry.path(), to / entry.path().filename());
-  });
+  std::vector<std::string> names;
+  return reach::make_folder(to) == 0 && reach::list(from, names) == 0 &&
+         std::ranges::all_of(names, [&](const std::string& name) {
+           return is_abandoned_file(name) || link_tree(from / name, to / name);
+         });
 }
 
 }  // namespace
@@ -80,18 +79,18 @@ std::optional<fs::path> move_aside(const fs::path& folder,
                                    const std::function<bool(std::string_view name)>& is_earlier,
                                    std::string_view open) {
   std::vector<std::string> earlier;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    if (std::string name = entry.path().filename(); is_earlier(name)) {
-      earlier.push_back(std::move(name));
-    }
+  if (reach::list(folder, earlier) != 0) {
+    throw fs::filesystem_error("cannot list", folder,
+                               std::error_code(errno, std::generic_category()));
   }
+  std::erase_if(earlier, [&](const std::string& name) { return !is_earlier(name); });
   if (earlier.empty()) {
     return std::nullopt;
   }
   fs::path aside = make_earlier(folder);
   for (const std::string& name : earlier) {
     if (name == open) {
-      fs::copy_file(folder / name, aside / name);
+      write_file(aside / name, "output", read_file(folder / name, "output", UINT64_MAX));
     } else {
       move_entry(folder, aside, name);
     }

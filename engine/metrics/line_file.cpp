@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "actors/storage/file.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -77,7 +78,7 @@ LineFile::LineFile(std::string path, bool append) : path_(std::move(path)), repl
 void LineFile::open() {
   // O_NONBLOCK: a pipe in the file's place must not hang us.
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-  fd_ = ::open(path_.c_str(), kFlags, kMode);
+  fd_ = reach::open(path_, kFlags, kMode);
   struct stat opened{};
   if (fd_ >= 0 && ::fstat(fd_, &opened) == 0 && S_ISFIFO(opened.st_mode)) {
     ::close(std::exchange(fd_, -1));
@@ -119,7 +120,7 @@ void LineFile::close() {
   const int fd = std::exchange(fd_, -1);
   struct stat opened{};
   struct stat named{};
-  const bool in_place = ::fstat(fd, &opened) == 0 && ::lstat(path_.c_str(), &named) == 0 &&
+  const bool in_place = ::fstat(fd, &opened) == 0 && reach::status(path_, named) == 0 &&
                         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
   int reason = ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno;  // EINVAL: a device
   reason = ::close(fd) == 0 || reason != 0 ? reason : errno;

@@ -13,6 +13,7 @@
 #include "examples/support/folder/output_folder.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/report/run_report.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/one_line.hpp"
 
@@ -73,7 +74,7 @@ void MetricsWriter::write(const StepMetrics& m) {
     return;
   }
   if (is_first) {
-    (void)::unlink((options_.output_dir + "/summary.json").c_str());  // there is none, as a rule
+    (void)reach::remove(options_.output_dir + "/summary.json");  // there is none, as a rule
     report("notes.txt", [&] { write_file(options_.output_dir + "/notes.txt", "metrics", notes_); });
   }
   report("metrics.jsonl", [&] { jsonl_->append_line(json_line(m)); });

@@ -1,13 +1,16 @@
 #include "models/io/weights_writer.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "actors/kernels/finite.hpp"
 #include "actors/storage/json.hpp"
 #include "actors/storage/safetensors.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -153,23 +156,21 @@ std::string WeightsWriter::index_json() const {
 
 std::vector<std::string> WeightsWriter::weight_files_there() const {
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-    const std::string name = entry.path().filename().string();
-    if (is_weight_file(name)) {
-      names.push_back(name);
-    }
+  if (reach::list(folder_, names) != 0) {
+    throw failure(ExitCode::kFailure, "save", "cannot list {}: {}; check the folder",
+                  folder_.string(), std::generic_category().message(errno));
   }
+  std::erase_if(names, [](const std::string& name) { return !is_weight_file(name); });
   return names;
 }
 
 void WeightsWriter::remove_replaced(const std::vector<std::string>& old_files) const {
-  std::error_code ignored;
   for (const std::string& name : old_files) {
     const bool ours = (shards_.size() > 1 && name == kIndex) ||
                       std::any_of(shards_.begin(), shards_.end(),
                                   [&](const Shard& shard) { return shard.name == name; });
     if (!ours) {
-      std::filesystem::remove(folder_ / name, ignored);
+      (void)reach::remove(folder_ / name);
     }
   }
 }
@@ -183,9 +184,8 @@ void WeightsWriter::finish() {
   if (shards_.size() > 1) {
     // An older single file would win over our index, an older index could name files that are ours
     // now: both go first.
-    std::error_code ignored;
-    std::filesystem::remove(folder_ / kSingle, ignored);
-    std::filesystem::remove(folder_ / kIndex, ignored);
+    (void)reach::remove(folder_ / kSingle);
+    (void)reach::remove(folder_ / kIndex);
   }
   for (Shard& shard : shards_) {
     shard.file->commit();

@@ -184,7 +184,9 @@ void FileOp::throw_if_failed() const {
   if (is_transfer()) {
     what += fmt::format(" at byte {} ({} bytes)", request.offset, request.bytes);
   }
-  what += ": " + std::generic_category().message(error_number_);
+  what += ": " + (error_number_ == ELOOP
+                      ? "a link is in its place or on the way to it, and is not followed here"
+                      : std::generic_category().message(error_number_));
   throw FileError(what, error_number_);
 }
 

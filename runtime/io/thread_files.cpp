@@ -4,10 +4,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <string_view>
 #include <utility>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -15,6 +13,8 @@
 #include <unistd.h>
 
 #include "runtime/event_loop.hpp"
+#include "runtime/system/owned_descriptor.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/system/remove_tree.hpp"
 #include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
@@ -23,7 +23,7 @@ namespace tandem::detail {
 namespace {
 
 std::int64_t fsync_folder(const std::string& path) noexcept {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int descriptor = reach::open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) {
     return -1;
   }
@@ -52,30 +52,16 @@ std::int64_t reserve(int descriptor, std::size_t bytes) noexcept {
                                       : ::ftruncate(descriptor, size);
 }
 
-std::int64_t list_folder(const std::string& path, std::vector<std::string>& names) {
-  DIR* folder = ::opendir(path.c_str());
-  if (folder == nullptr) {
-    return -1;
-  }
-  names.clear();
-  errno = 0;
-  while (const dirent* entry = ::readdir(folder)) {
-    const std::string_view name = entry->d_name;
-    if (name != "." && name != "..") {
-      names.emplace_back(name);
-    }
-    errno = 0;
-  }
-  const int error = errno;
-  ::closedir(folder);
+std::int64_t list_folder(const std::string& path, std::vector<std::string>& names) noexcept {
+  const int listed = reach::list(path, names);
   std::ranges::sort(names);
-  errno = error;
-  return error == 0 ? 0 : -1;
+  return listed;
 }
 
 std::int64_t free_bytes(const std::string& path) noexcept {
+  const OwnedDescriptor there(reach::open(path, O_PATH | O_CLOEXEC));
   struct statvfs disk{};
-  return ::statvfs(path.c_str(), &disk) == 0
+  return there.get() >= 0 && ::fstatvfs(there.get(), &disk) == 0
              ? static_cast<std::int64_t>(disk.f_bavail * disk.f_frsize)
              : -1;
 }
@@ -118,7 +104,7 @@ std::int64_t system_call(FileOp& op) {
   FileRequest& r = op.request;
   switch (r.kind) {
     case Kind::kOpen:
-      return ::open(r.path.c_str(), open_flags(r), open_mode(r));
+      return reach::open(r.path, open_flags(r), open_mode(r));
     case Kind::kRead:
       return read(op);
     case Kind::kWrite:
@@ -130,11 +116,11 @@ std::int64_t system_call(FileOp& op) {
     case Kind::kClose:
       return ::close(r.descriptor);
     case Kind::kRename:
-      return ::rename(r.path.c_str(), r.new_path.c_str());
+      return reach::rename(r.path, r.new_path);
     case Kind::kExchange:
-      return ::renameat2(AT_FDCWD, r.path.c_str(), AT_FDCWD, r.new_path.c_str(), RENAME_EXCHANGE);
+      return reach::rename(r.path, r.new_path, RENAME_EXCHANGE);
     case Kind::kRemove:
-      return ::unlink(r.path.c_str());
+      return reach::remove(r.path);
     case Kind::kRemoveTree:
       return remove_tree(r.path);
     case Kind::kSize:
@@ -142,11 +128,11 @@ std::int64_t system_call(FileOp& op) {
     case Kind::kReserve:
       return reserve(r.descriptor, r.bytes);
     case Kind::kMakeFolder:
-      return ::mkdir(r.path.c_str(), 0777);
+      return reach::make_folder(r.path);
     case Kind::kListFolder:
       return list_folder(r.path, r.names);
     case Kind::kRemoveFolder:
-      return ::rmdir(r.path.c_str());
+      return reach::remove_folder(r.path);
     case Kind::kFreeBytes:
       return free_bytes(r.path);
   }

@@ -1,10 +1,8 @@
 #include "runtime/io/uring_files.hpp"
 
 #include <cerrno>
-#include <cstdio>
 #include <optional>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -23,8 +21,6 @@ constexpr unsigned kNoOpcode = ~0U;  // IORING_OP_LAST is a real one on newer ke
 
 unsigned opcode_of(Kind kind) noexcept {
   switch (kind) {
-    case Kind::kOpen:
-      return IORING_OP_OPENAT;
     case Kind::kRead:
       return IORING_OP_READ;
     case Kind::kWrite:
@@ -33,31 +29,16 @@ unsigned opcode_of(Kind kind) noexcept {
       return IORING_OP_FSYNC;
     case Kind::kClose:
       return IORING_OP_CLOSE;
-    case Kind::kRename:
-    case Kind::kExchange:
-      return IORING_OP_RENAMEAT;
-    case Kind::kRemove:
-    case Kind::kRemoveFolder:
-      return IORING_OP_UNLINKAT;
-    case Kind::kMakeFolder:
-      return IORING_OP_MKDIRAT;
-    case Kind::kRemoveTree:
-    case Kind::kFsyncFolder:
-    case Kind::kSize:
-    case Kind::kReserve:  // the ring's fallocate says EOPNOTSUPP where the threads set the size
-    case Kind::kListFolder:
-    case Kind::kFreeBytes:
-      break;
+    // Calls by path go from one descriptor to the next (system/reach.hpp), and the ring's fallocate
+    // says EOPNOTSUPP where the threads set the size.
+    default:
+      return kNoOpcode;
   }
-  return kNoOpcode;
 }
 
 void prepare(io_uring_sqe* entry, const FileOp& op) noexcept {
   const FileRequest& r = op.request;
   switch (r.kind) {
-    case Kind::kOpen:
-      io_uring_prep_openat(entry, AT_FDCWD, r.path.c_str(), open_flags(r), open_mode(r));
-      break;
     case Kind::kRead:
       io_uring_prep_read(entry, r.descriptor, op.into(), static_cast<unsigned>(op.bytes()),
                          op.offset());
@@ -72,28 +53,7 @@ void prepare(io_uring_sqe* entry, const FileOp& op) noexcept {
     case Kind::kClose:
       io_uring_prep_close(entry, r.descriptor);
       break;
-    case Kind::kRename:
-      io_uring_prep_renameat(entry, AT_FDCWD, r.path.c_str(), AT_FDCWD, r.new_path.c_str(), 0);
-      break;
-    case Kind::kExchange:
-      io_uring_prep_renameat(entry, AT_FDCWD, r.path.c_str(), AT_FDCWD, r.new_path.c_str(),
-                             RENAME_EXCHANGE);
-      break;
-    case Kind::kRemove:
-      io_uring_prep_unlinkat(entry, AT_FDCWD, r.path.c_str(), 0);
-      break;
-    case Kind::kRemoveFolder:
-      io_uring_prep_unlinkat(entry, AT_FDCWD, r.path.c_str(), AT_REMOVEDIR);
-      break;
-    case Kind::kMakeFolder:
-      io_uring_prep_mkdirat(entry, AT_FDCWD, r.path.c_str(), 0777);
-      break;
-    case Kind::kRemoveTree:
-    case Kind::kFsyncFolder:
-    case Kind::kSize:
-    case Kind::kReserve:
-    case Kind::kListFolder:
-    case Kind::kFreeBytes:
+    default:
       break;
   }
 }

@@ -7,10 +7,12 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
+#include "runtime/system/reach.hpp"
+
 namespace tandem {
 
 OwnedDescriptor open_ordinary_file(const std::string& path) noexcept {
-  OwnedDescriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  OwnedDescriptor file(reach::open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat about{};
   if (file.get() >= 0 && (::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode))) {
     file = OwnedDescriptor();

@@ -2,10 +2,8 @@
 
 #include <cerrno>
 #include <new>
-#include <string_view>
 #include <vector>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
@@ -13,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/system/owned_descriptor.hpp"
+#include "runtime/system/reach.hpp"
 
 namespace tandem {
 namespace {
@@ -43,26 +42,6 @@ int open_folder(int parent, const char* name) noexcept {
   return folder;
 }
 
-/// Of an open folder; takes the descriptor. -1, and errno: some are missing.
-int list(int folder, std::vector<std::string>& names) {
-  DIR* stream = ::fdopendir(folder);
-  if (stream == nullptr) {
-    return -1;
-  }
-  errno = 0;
-  while (const dirent* entry = ::readdir(stream)) {
-    const std::string_view name = entry->d_name;
-    if (name != "." && name != "..") {
-      names.emplace_back(name);
-    }
-    errno = 0;
-  }
-  const int error = errno;
-  ::closedir(stream);
-  errno = error;
-  return error == 0 ? 0 : -1;
-}
-
 /// The first failure's errno; 0: it is gone.
 int remove_at(int parent, const char* name) {
   if (::unlinkat(parent, name, 0) == 0 || errno == ENOENT) {
@@ -79,7 +58,7 @@ int remove_at(int parent, const char* name) {
   int first = 0;
   std::vector<std::string> names;
   const int listed = ::openat(folder.get(), ".", kFolder);
-  if (listed < 0 || list(listed, names) != 0) {
+  if (listed < 0 || reach::list_open(listed, names) != 0) {
     first = errno;
   }
   for (const std::string& within : names) {
@@ -106,7 +85,7 @@ std::int64_t remove_tree(const std::string& path) noexcept {
       errno = EINVAL;
       return -1;
     }
-    const OwnedDescriptor folder(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const OwnedDescriptor folder(reach::open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (folder.get() < 0) {
       return errno == ENOENT ? 0 : -1;
     }

@@ -2,8 +2,8 @@
 // else.
 //
 // Everything is reached by the descriptor of the folder that it lies in. A link is removed itself
-// and never followed, and what is mounted within the folder is not entered. What lies on the way to
-// the folder that holds `path` is followed as for every other call.
+// and never followed, and what is mounted within the folder is not entered. On the way to the
+// folder that holds `path` links are followed, but within an own folder (reach.hpp).
 #pragma once
 
 #include <cstdint>

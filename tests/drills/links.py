@@ -29,6 +29,7 @@ NONCE = "0123456789abcdef"
 REPORTS = ["metrics.jsonl", "summary.json", "notes.txt", "report.html", "resolved_config.json", "config_keys.txt",
            "memory_plan.json"]
 LINKS = ["link to a file", "link to a folder", "link to nothing"]
+MOVED = "link to where it was moved"
 KINDS = [*LINKS, "second name", "pipe", "folder", "file"]
 # Names that begin like ours.
 OTHERS = ["checkpoints/step-00000002.tmp-mine", "checkpoints/step-00000002.tmp-old", "model.old", "model.tmp-20261128",
@@ -36,6 +37,10 @@ OTHERS = ["checkpoints/step-00000002.tmp-mine", "checkpoints/step-00000002.tmp-o
 
 
 def put(kind, path, beside):
+    if kind == MOVED:
+        shutil.move(path, beside / path.name)
+        path.symlink_to(beside / path.name)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -88,6 +93,11 @@ def cases():
         yield "checkpoints/step-00000006", kind, "resume", 6
         for name in ("manifest.json", "state.json", "config.json"):
             yield f"checkpoints/step-00000004/{name}", kind, "resume", 0
+    # A whole checkpoint, or a file of one, by way of a link: an older one is the newest whole one.
+    for name in ("", "/manifest.json", "/state.json", "/master-00001-of-00001.safetensors"):
+        # The link stays, and is in the way of the save of its step.
+        yield f"checkpoints/step-00000004{name}", MOVED, "resume", 0 if name else 6
+    for kind in KINDS:
         yield "checkpoints/step-00000002/within", kind, "resume", 0
         yield f"checkpoints/step-00000002.tmp-{NONCE}", kind, "resume", 0
         yield f"checkpoints/step-00000002.tmp-old-{NONCE}", kind, "resume", 0
@@ -105,7 +115,7 @@ def quick():
     for case in cases():
         name, kind, how, _ = case
         sort = "report" if name in REPORTS[1:] else "other" if name in OTHERS else name
-        if kind in ("link to a folder", "pipe") and (sort, kind, how) not in seen:
+        if kind in ("link to a folder", "pipe", MOVED) and (sort, kind, how) not in seen:
             seen.add((sort, kind, how))
             yield case
 
@@ -158,6 +168,8 @@ def try_case(options, case, place, prepared):
     lines = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     if expected == 2 and (len(lines) != 1 or len(done.stderr.splitlines()) != 1):
         wrong.append(f"not one line: {done.stderr.strip()[-300:]}")
+    if kind == MOVED and ("resume   after step 2" not in done.stdout or "link" not in done.stdout):
+        wrong.append(f"it does not go on from step 2, with a line of the link: {done.stdout[-300:]}")
     if expected == 6 and "failed: " not in done.stdout:
         wrong.append("no line says what failed")
     return wrong

@@ -64,6 +64,22 @@ bool is_ours(const char* path) {
          std::strncmp(path, plan().folder, std::strlen(plan().folder)) == 0;
 }
 
+/// Of a path from a folder's descriptor.
+bool is_ours(int folder, const char* path) {
+  if (folder == AT_FDCWD || path == nullptr || path[0] == '/') {
+    return is_ours(path);
+  }
+  char link[64];
+  char whole[8192];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", folder);
+  const ssize_t size = ::readlink(link, whole, 4096);
+  if (size <= 0) {
+    return false;
+  }
+  std::snprintf(whole + size, sizeof whole - static_cast<std::size_t>(size), "/%s", path);
+  return is_ours(whole);
+}
+
 bool is_ours(int file) { return file >= 0 && file < kMostDescriptors && g_ours[file]; }
 
 template <class Function>
@@ -71,9 +87,9 @@ Function* next(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
 
-int opened(int file, const char* path) {
+int opened(int file, bool is_ours) {
   if (file >= 0 && file < kMostDescriptors) {
-    g_ours[file] = is_ours(path);
+    g_ours[file] = is_ours;
   }
   return file;
 }
@@ -89,13 +105,14 @@ struct Counts {
   }
 } g_counts;
 
-using Open = int(const char*, int, ...);
+using OpenAt = int(int, const char*, int, ...);
 
-int open_next(const char* name, const char* path, int flags, mode_t mode) {
-  if ((flags & (O_WRONLY | O_RDWR | O_CREAT)) != 0 && is_ours(path) && fails("open")) {
+int open_next(const char* name, int folder, const char* path, int flags, mode_t mode) {
+  const bool ours = is_ours(folder, path);
+  if ((flags & (O_WRONLY | O_RDWR | O_CREAT)) != 0 && ours && fails("open")) {
     return -1;
   }
-  return opened(next<Open>(name)(path, flags, mode), path);
+  return opened(next<OpenAt>(name)(folder, path, flags, mode), ours);
 }
 
 }  // namespace
@@ -107,7 +124,7 @@ int open(const char* path, int flags, ...) {
   va_start(more, flags);
   const mode_t mode = va_arg(more, mode_t);
   va_end(more);
-  return open_next("open", path, flags, mode);
+  return open_next("openat", AT_FDCWD, path, flags, mode);
 }
 
 int open64(const char* path, int flags, ...) {
@@ -115,17 +132,33 @@ int open64(const char* path, int flags, ...) {
   va_start(more, flags);
   const mode_t mode = va_arg(more, mode_t);
   va_end(more);
-  return open_next("open64", path, flags, mode);
+  return open_next("openat64", AT_FDCWD, path, flags, mode);
+}
+
+int openat(int folder, const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = va_arg(more, mode_t);
+  va_end(more);
+  return open_next("openat", folder, path, flags, mode);
+}
+
+int openat64(int folder, const char* path, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = va_arg(more, mode_t);
+  va_end(more);
+  return open_next("openat64", folder, path, flags, mode);
 }
 
 int mkostemp64(char* path, int flags) {
   static auto* const real = next<int(char*, int)>("mkostemp64");
-  return is_ours(path) && fails("open") ? -1 : opened(real(path, flags), path);
+  return is_ours(path) && fails("open") ? -1 : opened(real(path, flags), is_ours(path));
 }
 
 int mkostemp(char* path, int flags) {
   static auto* const real = next<int(char*, int)>("mkostemp");
-  return is_ours(path) && fails("open") ? -1 : opened(real(path, flags), path);
+  return is_ours(path) && fails("open") ? -1 : opened(real(path, flags), is_ours(path));
 }
 
 ssize_t write(int file, const void* bytes, size_t size) {
@@ -153,9 +186,15 @@ int rename(const char* from, const char* to) {
   return is_ours(to) && fails("rename") ? -1 : real(from, to);
 }
 
+int renameat(int from_folder, const char* from, int to_folder, const char* to) {
+  static auto* const real = next<int(int, const char*, int, const char*)>("renameat");
+  return is_ours(to_folder, to) && fails("rename") ? -1 : real(from_folder, from, to_folder, to);
+}
+
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) {
   static auto* const real = next<int(int, const char*, int, const char*, unsigned)>("renameat2");
-  return is_ours(to) && fails("rename") ? -1 : real(from_folder, from, to_folder, to, flags);
+  return is_ours(to_folder, to) && fails("rename") ? -1
+                                                   : real(from_folder, from, to_folder, to, flags);
 }
 
 int fallocate(int file, int mode, off_t offset, off_t size) {
@@ -181,6 +220,11 @@ int ftruncate64(int file, off64_t size) {
 int mkdir(const char* path, mode_t mode) {
   static auto* const real = next<int(const char*, mode_t)>("mkdir");
   return is_ours(path) && fails("mkdir") ? -1 : real(path, mode);
+}
+
+int mkdirat(int folder, const char* path, mode_t mode) {
+  static auto* const real = next<int(int, const char*, mode_t)>("mkdirat");
+  return is_ours(folder, path) && fails("mkdir") ? -1 : real(folder, path, mode);
 }
 
 int close(int file) {

@@ -17,6 +17,7 @@
 #include "engine/metrics/event_writer.hpp"
 #include "engine/metrics/line_file.hpp"
 #include "examples/support/report/block_files.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -78,13 +79,8 @@ void check_names(const fs::path& output_dir, const std::vector<std::string>& sav
 /// The names in a folder of checkpoints that are a run's, also of a killed one.
 std::vector<std::string> entries_of(const fs::path& folder) {
   std::vector<std::string> names;
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    std::string name = entry.path().filename();
-    if (name.starts_with("step-")) {
-      names.push_back(std::move(name));
-    }
-  }
+  (void)reach::list(folder, names);
+  std::erase_if(names, [](const std::string& name) { return !name.starts_with("step-"); });
   std::ranges::sort(names);
   return names;
 }
@@ -138,10 +134,19 @@ void require_no_unfinished_run(const RunFlags& flags, Communicator& ranks, const
 
 std::string checkpoints_of(const std::string& output_dir) { return output_dir + "/checkpoints"; }
 
+std::vector<OwnFolder> own_folders(const std::string& output_dir) {
+  std::vector<OwnFolder> own;
+  if (!output_dir.empty()) {
+    own.emplace_back(output_dir);
+    own.emplace_back(checkpoints_of(output_dir));
+  }
+  return own;
+}
+
 TakenFolders::~TakenFolders() {
   checkpoints_.reset();
   if (!made_.empty()) {
-    (void)::rmdir(made_.c_str());
+    (void)reach::remove_folder(made_);
   }
 }
 
@@ -151,7 +156,8 @@ TakenFolders take_output_dir(const RunFlags& flags, Communicator& ranks, const D
   if (disks.is_first_of_its_disk(static_cast<std::uint32_t>(ranks.rank()))) {
     const std::string& folder = flags.output_dir;
     make_output_dir(folder);
-    // Of a run that was begun anew: a lost host's ranks may still save, for as long as their
+    taken.own_.emplace_back(folder);
+    // Where a run was begun anew, a lost host's ranks may still save, for as long as their
     // launcher takes to find out that it is alone.
     constexpr std::chrono::seconds kMostAlone{90};
     const bool is_restart = parse_environment(process_variables()).restart > 0;
@@ -162,9 +168,10 @@ TakenFolders take_output_dir(const RunFlags& flags, Communicator& ranks, const D
     check_names(folder, saved);
     const std::string checkpoints = checkpoints_of(folder);
     const bool saves = flags.save_every > 0 || !flags.stop_after.empty();
-    if (saves && ::mkdir(checkpoints.c_str(), 0777) == 0) {
+    if (saves && reach::make_folder(checkpoints) == 0) {
       taken.made_ = checkpoints;
     }
+    taken.own_.emplace_back(checkpoints);
     // Several output folders may have links to one folder of checkpoints.
     if (std::error_code ignored; fs::is_directory(checkpoints, ignored)) {
       taken.checkpoints_.emplace(checkpoints, kWhere, holder, patience);
@@ -175,6 +182,10 @@ TakenFolders take_output_dir(const RunFlags& flags, Communicator& ranks, const D
     }
   }
   require_no_unfinished_run(flags, ranks, disks);
+  (void)ranks.of_all_ranks("");  // the folders are there
+  if (taken.own_.empty()) {
+    taken.own_ = own_folders(flags.output_dir);
+  }
   return taken;
 }
 
@@ -195,8 +206,9 @@ std::optional<fs::path> set_aside_earlier_run(const fs::path& output_dir, bool r
     aside = aside ? aside : make_earlier(output_dir);
     // Behind a link there may be another disk, where a rename does not lead from.
     const fs::path into = is_link ? make_earlier(checkpoints) : *aside / "checkpoints";
-    if (!is_link) {
-      fs::create_directory(into);
+    if (!is_link && reach::make_folder(into) != 0) {
+      throw fs::filesystem_error("cannot make the folder", into,
+                                 std::error_code(errno, std::generic_category()));
     }
     for (const std::string& name : names) {
       move_entry(checkpoints, into, name);

@@ -16,13 +16,18 @@
 #include "engine/checkpoint/disks.hpp"
 #include "engine/distributed/communicator.hpp"
 #include "examples/support/run_flags.hpp"
+#include "runtime/system/reach.hpp"
 
 namespace tandem {
 
 /// "OUTPUT_DIR/checkpoints"
 [[nodiscard]] std::string checkpoints_of(const std::string& output_dir);
 
-/// The locks of a run's folders, for as long as it lives.
+/// As far as they are there: the output folder and its checkpoints, within which no link is
+/// followed while the objects live. Before anything of them is read.
+[[nodiscard]] std::vector<OwnFolder> own_folders(const std::string& output_dir);
+
+/// A run's folders, for as long as it lives: their locks, and that no link within them is followed.
 class TakenFolders {
  public:
   TakenFolders() = default;
@@ -34,16 +39,17 @@ class TakenFolders {
   friend TakenFolders take_output_dir(const RunFlags& flags, Communicator& ranks,
                                       const Disks& disks, const std::vector<std::string>& saved);
 
+  std::vector<OwnFolder> own_;  // on every rank
   std::optional<FolderLock> output_;
   std::optional<FolderLock> checkpoints_;
   std::string made_;  // the folder of checkpoints, which goes again while it is empty
 };
 
 /// Makes output_dir and takes its lock and that of its checkpoints, and removes what a killed run
-/// left there. On the first rank of each disk; the others have none. `saved`: folders that the run
-/// will replace in it, such as "model". Throws user_error where another run has a folder, naming
-/// its process; where something that is no run's has a name that the run needs; and on all ranks
-/// where checkpoints of a run that has not ended lie there and neither --resume nor
+/// left there, on the first rank of each disk; the others have no locks. `saved`: folders that the
+/// run will replace in it, such as "model". Throws user_error where another run has a folder,
+/// naming its process; where something that is no run's has a name that the run needs; and on all
+/// ranks where checkpoints of a run that has not ended lie there and neither --resume nor
 /// --overwrite_output_dir says what becomes of them. A collective.
 [[nodiscard]] TakenFolders take_output_dir(const RunFlags& flags, Communicator& ranks,
                                            const Disks& disks,

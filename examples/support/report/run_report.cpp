@@ -16,6 +16,7 @@
 
 #include <fmt/format.h>
 #include <simdjson.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "actors/storage/file.hpp"
@@ -24,6 +25,7 @@
 #include "examples/support/report/page.hpp"
 #include "examples/support/report/trace_window.hpp"
 #include "runtime/system/bounded_lines.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 
@@ -230,26 +232,32 @@ void write_lines_file(JsonWriter& json, const char* key, const fs::path& path,
   json.end_array();
 }
 
+/// Names that a running run removes meanwhile count nothing.
 std::uintmax_t bytes_in(const fs::path& folder) {
   std::uintmax_t bytes = 0;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder, error)) {
-    std::error_code gone;  // a running run may remove it
-    const bool is_own = !entry.is_symlink(gone) && entry.is_regular_file(gone);
-    const std::uintmax_t size = is_own ? entry.file_size(gone) : 0;
-    bytes += gone ? 0 : size;
+  std::vector<std::string> names;
+  (void)reach::list(folder, names);
+  for (const std::string& name : names) {
+    struct stat found{};
+    if (reach::status(folder / name, found) == 0) {
+      bytes += S_ISDIR(found.st_mode)   ? bytes_in(folder / name)
+               : S_ISREG(found.st_mode) ? static_cast<std::uintmax_t>(found.st_size)
+                                        : 0;
+    }
   }
   return bytes;
 }
 
 void write_checkpoints(JsonWriter& json, const fs::path& folder) {
   std::vector<fs::path> found;
-  std::error_code absent;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, absent)) {
-    if (entry.path().filename().string().starts_with("step-")) {
-      found.push_back(entry.path());
+  std::vector<std::string> names;
+  (void)reach::list(folder, names);
+  for (const std::string& name : names) {
+    if (name.starts_with("step-")) {
+      found.push_back(folder / name);
     }
   }
+  std::error_code absent;
   std::ranges::sort(found);
   json.key("checkpoints").begin_array();
   for (const fs::path& path : found) {

@@ -2,6 +2,7 @@
 
 #include "actors/storage/safetensors.hpp"
 #include "runtime/io/faulty_files.hpp"
+#include "runtime/system/reach.hpp"
 #include "tests/actors/storage/checkpoint_fixture.hpp"
 
 namespace tandem {
@@ -53,6 +54,51 @@ TEST_F(CheckpointTest, ReplacesAFolderOfTheSameStep) {
   EXPECT_EQ(found().size(), 1U);
   EXPECT_TRUE(loop.run(faults_of, &files, parent + "/step-00000020").empty());
   EXPECT_EQ(content_of(parent).size(), 7U) << "the replaced one is gone";
+}
+
+Task<int> open_behind_a_link(FileIo* io, CheckpointPlan plan, std::string elsewhere) {
+  CheckpointSave save(io, plan, 0, 1);
+  co_await save.create();
+  std::filesystem::rename(plan.temporary, elsewhere);
+  std::filesystem::create_directory_symlink(elsewhere, plan.temporary);
+  int error = 0;
+  try {
+    co_await save.open();
+  } catch (const FileError& failed) {
+    error = failed.error_number();
+  }
+  co_await save.discard();
+  co_return error;
+}
+
+TEST_F(CheckpointTest, ALinkThatComesIntoItsPlaceIsNotFollowed) {
+  const std::string elsewhere = parent + "/elsewhere";
+  const CheckpointPlan plan = small_plan(parent, 20);
+  EXPECT_EQ(loop.run(open_behind_a_link, &files, plan, elsewhere), ELOOP);
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::symlink_status(plan.temporary)));
+  EXPECT_FALSE(std::filesystem::is_empty(elsewhere)) << "the link goes itself";
+}
+
+TEST_F(CheckpointTest, InAnOwnFolderNoLinkIsReadAsACheckpoint) {
+  save(10);
+  save(20);
+  save(30);
+  const std::string elsewhere = parent + "-elsewhere";
+  std::filesystem::create_directory(elsewhere);
+  std::filesystem::rename(parent + "/step-00000030", elsewhere + "/30");
+  std::filesystem::create_directory_symlink(elsewhere + "/30", parent + "/step-00000030");
+  std::filesystem::rename(parent + "/step-00000020/manifest.json", elsewhere + "/manifest.json");
+  std::filesystem::create_symlink(elsewhere + "/manifest.json",
+                                  parent + "/step-00000020/manifest.json");
+  EXPECT_EQ(found().size(), 3U) << "where the user leads it";
+  const OwnFolder own(parent);
+  ASSERT_EQ(found().size(), 1U);
+  EXPECT_EQ(found()[0].step, 10);
+  ASSERT_EQ(broken.size(), 2U);
+  for (const std::string& line : broken) {
+    EXPECT_NE(line.find("a link is in its place or on the way to it"), std::string::npos) << line;
+  }
+  std::filesystem::remove_all(elsewhere);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/system/reach.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -100,6 +101,19 @@ TEST_F(Folders, FollowALinkInTheirPlace) {
   made.commit();
   EXPECT_TRUE(fs::is_symlink(dir_ / "model"));
   EXPECT_EQ(get(dir_ / "elsewhere/model/config.json"), "new");
+}
+
+TEST_F(Folders, WithinAnOwnFolderNoLinkIsFollowed) {
+  const OwnFolder own(dir_);
+  put(dir_ / "elsewhere/config.json", "of the user");
+  AtomicFolder made(dir_ / "model", "test");
+  write_file(made.temporary() / "config.json", "test", "new");
+  fs::create_directory_symlink(dir_ / "elsewhere", dir_ / "model");
+  EXPECT_THROW(made.commit(), Error);
+  EXPECT_THROW(write_file(dir_ / "model/config.json", "test", "new"), Error);
+  EXPECT_THROW((void)read_file(dir_ / "model/config.json", "test", 100), Error);
+  EXPECT_EQ(get(dir_ / "elsewhere/config.json"), "of the user");
+  EXPECT_EQ(AtomicFolder(dir_ / "model", "test").temporary().parent_path(), dir_);
 }
 
 TEST_F(Folders, OfKilledProcessesAreRemovedAndOthersAreNot) {
