@@ -134,6 +134,29 @@ TEST_F(LostReports, CheckpointsThatStayNeedTheirRoomToo) {
   EXPECT_EQ(many.code, 3) << many.err;
 }
 
+/// Behind a link in the place of checkpoints/.
+TEST_F(LostReports, TheRoomForCheckpointsIsThatOfTheDiskWhereTheyLie) {
+  fs::create_directories(path("disk"));
+  if (::mount("tmpfs", path("disk").c_str(), "tmpfs", 0, "size=64k") != 0) {
+    GTEST_SKIP() << "mounting a small file system needs more rights";
+  }
+  fs::create_directories(path("run"));
+  fs::create_directory_symlink(path("disk"), path("run/checkpoints"));
+  const Finished small = run("run", 2, "--save_every 1");
+  ::umount(path("disk").c_str());
+  EXPECT_EQ(small.code, 3) << small.err;
+  EXPECT_THAT(small.err, HasSubstr(fmt::format("disk of {}", path("run/checkpoints"))));
+  EXPECT_FALSE(fs::exists(path("run/metrics.jsonl")));
+
+  ASSERT_EQ(::mount("tmpfs", path("disk").c_str(), "tmpfs", 0, "size=1m"), 0);
+  fs::create_directories(path("large"));
+  fs::create_directories(path("disk/run"));
+  fs::create_directory_symlink(path("large"), path("disk/run/checkpoints"));
+  const Finished large = run("disk/run", 2, "--save_every 1 --keep 9 --no-tensorboard");
+  ::umount(path("disk").c_str());
+  EXPECT_EQ(large.code, 0) << "they take none of the output folder's room: " << large.err;
+}
+
 /// Metrics alone are twice the disk.
 TEST_F(LostReports, TheRunsOwnReportsDoNotTakeTheModelsRoom) {
   fs::create_directories(path("disk"));

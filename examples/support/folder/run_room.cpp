@@ -1,14 +1,17 @@
 #include "examples/support/folder/run_room.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "actors/checkpoint/checkpoint_folder.hpp"
@@ -18,6 +21,7 @@
 #include "engine/memory/saved_parameters.hpp"
 #include "examples/support/folder/output_folder.hpp"
 #include "runtime/system/nonce.hpp"
+#include "runtime/system/reach.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -49,14 +53,41 @@ std::int64_t checkpoints_in(const RunFlags& flags) {
 }
 
 /// By their names alone.
-std::int64_t folders_of_checkpoints(const std::string& output_dir) {
-  std::int64_t count = 0;
-  std::error_code ignored;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(checkpoints_of(output_dir), ignored)) {
-    count += step_of_checkpoint(entry.path().filename().string()) ? 1 : 0;
+std::int64_t folders_of_checkpoints(const std::string& folder) {
+  std::vector<std::string> names;
+  (void)reach::list(folder, names);
+  return std::ranges::count_if(
+      names, [](const std::string& name) { return step_of_checkpoint(name).has_value(); });
+}
+
+/// The disk that holds `path`, or will.
+std::optional<dev_t> disk_of(std::filesystem::path path) {
+  struct stat found{};
+  while (::stat(path.c_str(), &found) != 0) {
+    if (errno != ENOENT || !path.has_relative_path()) {
+      return std::nullopt;
+    }
+    path = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
   }
-  return count;
+  return found.st_dev;
+}
+
+bool checkpoints_lie_apart(const RunFlags& flags) {
+  return disk_of(flags.output_dir) != disk_of(checkpoints_of(flags.output_dir));
+}
+
+/// The disks that a rank writes to, each with its part of what all of them take.
+std::vector<RoomNeeds> by_disk(RoomNeeds all, bool apart) {
+  const RoomNeeds checkpoints = {.folder = all.checkpoints,
+                                 .checkpoints = all.checkpoints,
+                                 .model_bytes = 0,
+                                 .checkpoint_bytes = all.checkpoint_bytes,
+                                 .keep = all.keep};
+  if (all.keep == 0 || !apart) {
+    return {std::move(all)};
+  }
+  all.keep = 0;
+  return {std::move(all), checkpoints};
 }
 
 struct CheckpointBytes {
@@ -94,14 +125,37 @@ void require_files(const RoomNeeds& needs, std::int64_t there, std::int64_t larg
   const std::int64_t more = needs.keep > 0 ? std::max<std::int64_t>(0, needs.keep - there) + 1 : 0;
   const std::int64_t files =
       kReportFiles + files_of(needs.model_bytes) + more * files_of(needs.checkpoint_bytes);
-  if (const std::uint64_t free = free_disk_files(needs.output_dir);
+  if (const std::uint64_t free = free_disk_files(needs.folder);
       free < static_cast<std::uint64_t>(files)) {
     throw failure(ExitCode::kRefused, "output",
                   "the disk of {} takes {} more files (inodes) and the run makes up to {}; remove "
                   "some, keep fewer checkpoints, or give another output folder",
-                  needs.output_dir, free, files);
+                  needs.folder, free, files);
   }
 }
+
+/// What a disk has to take, and has.
+struct Candidate {
+  RoomNeeds room;
+  std::int64_t there = 0;  // checkpoints that lie there
+  std::uint64_t free = 0;
+  std::uint32_t disk = 0;
+
+  [[nodiscard]] double left() const {
+    return static_cast<double>(free) - static_cast<double>(room.bytes(there));
+  }
+};
+
+/// The one that has least room beyond what it has to take.
+struct Tightest {
+  std::optional<Candidate> found;
+
+  void take(Candidate other) {
+    if (!found || other.left() < found->left()) {
+      found = std::move(other);
+    }
+  }
+};
 
 }  // namespace
 
@@ -112,14 +166,14 @@ std::int64_t RoomNeeds::bytes(std::int64_t there) const {
   return std::max(while_saving, more * checkpoint_bytes + model_bytes);
 }
 
-bool RunRoom::hold_piece(std::uint64_t bytes) {
+bool RunRoom::hold_piece(const std::string& folder, std::uint64_t bytes) {
   constexpr int kFlags = O_RDWR | O_CLOEXEC | O_EXCL;
-  FileHandle file(::open(needs_.output_dir.c_str(), kFlags | O_TMPFILE, 0600));
+  FileHandle file(reach::open(folder, kFlags | O_TMPFILE, 0600));
   if (!file.is_open()) {
     // As a file that is_abandoned_file(), should the process be killed just now.
-    const std::string path = needs_.output_dir + "/.room.tmp-" + fresh_nonce();
-    file = FileHandle(::open(path.c_str(), kFlags | O_CREAT | O_NOFOLLOW, 0600));
-    (void)::unlink(path.c_str());
+    const std::string path = folder + "/.room.tmp-" + fresh_nonce();
+    file = FileHandle(reach::open(path, kFlags | O_CREAT | O_NOFOLLOW, 0600));
+    (void)reach::remove(path);
   }
   if (!file.is_open() || ::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
     return false;
@@ -130,16 +184,19 @@ bool RunRoom::hold_piece(std::uint64_t bytes) {
 
 void RunRoom::hold() {
   give_back();
-  if (needs_.output_dir.empty()) {
-    return;
+  for (const RoomNeeds& needs : needs_) {
+    hold(needs);
   }
+}
+
+void RunRoom::hold(const RoomNeeds& needs) {
   const auto needed = static_cast<std::uint64_t>(
-      needs_.bytes(needs_.keep > 0 ? folders_of_checkpoints(needs_.output_dir) : 0));
-  std::uint64_t left = std::min(needed, free_disk_bytes(needs_.output_dir));
+      needs.bytes(needs.keep > 0 ? folders_of_checkpoints(needs.checkpoints) : 0));
+  std::uint64_t left = std::min(needed, free_disk_bytes(needs.folder));
   const std::uint64_t piece = std::min<std::uint64_t>(file_limit_bytes(), std::uint64_t{1} << 40);
   while (left > 0) {
     const std::uint64_t bytes = std::min(left, piece);
-    if (!hold_piece(bytes)) {
+    if (!hold_piece(needs.folder, bytes)) {
       return;
     }
     left -= bytes;
@@ -156,51 +213,51 @@ RunRoom plan_disk(RunPlan& plan, const Model& model, const RunFlags& flags, cons
   const auto me = static_cast<std::uint32_t>(ranks.rank());
   std::string text;
   if (disks.is_first_of_its_disk(me)) {
-    text = fmt::format("{} {}", free_disk_bytes(flags.output_dir), checkpoints_in(flags));
+    text = fmt::format("{} {} {} {}", free_disk_bytes(flags.output_dir),
+                       free_disk_bytes(checkpoints_of(flags.output_dir)), checkpoints_in(flags),
+                       checkpoints_lie_apart(flags) ? 1 : 0);
   }
   const std::vector<std::string> facts = ranks.of_all_ranks(text);
-  RoomNeeds mine;
-  RoomNeeds tightest;
-  std::int64_t tightest_there = 0;
-  std::uint64_t tightest_free = 0;
-  std::uint32_t number = 0;
-  const auto left = [](const RoomNeeds& room, std::int64_t there, std::uint64_t free) {
-    return static_cast<double>(free) - static_cast<double>(room.bytes(there));
-  };
+  std::vector<RoomNeeds> mine;
+  Tightest tightest;
   for (std::uint32_t disk = 0; disk < disks.count(); ++disk) {
     std::istringstream words(facts[disks.first_rank_of(disk)]);
-    std::uint64_t free = 0;
+    std::array<std::uint64_t, 2> free{};  // of the output folder, of its checkpoints
     std::int64_t there = 0;
-    words >> free >> there;
+    int apart = 0;
+    words >> free[0] >> free[1] >> there >> apart;
     const auto sharers = static_cast<std::int64_t>(disks.ranks_of(disk).size());
     const bool in_parts = disks.are_several() && config.zero.stage > 0;
-    const RoomNeeds room = {.output_dir = flags.output_dir,
-                            .model_bytes = disk == 0 ? model_bytes : 0,
-                            .checkpoint_bytes = in_parts
-                                                    ? checkpoint.all * sharers / ranks.world_size()
-                                                    : checkpoint.all,
-                            .keep = saves(flags) ? flags.keep : 0};
-    if (disk == 0 || left(room, there, free) < left(tightest, tightest_there, tightest_free)) {
-      tightest = room;
-      tightest_there = there;
-      tightest_free = free;
-      number = disk;
+    const std::vector<RoomNeeds> rooms =
+        by_disk({.folder = flags.output_dir,
+                 .checkpoints = checkpoints_of(flags.output_dir),
+                 .model_bytes = disk == 0 ? model_bytes : 0,
+                 .checkpoint_bytes =
+                     in_parts ? checkpoint.all * sharers / ranks.world_size() : checkpoint.all,
+                 .keep = saves(flags) ? flags.keep : 0},
+                apart != 0);
+    const bool is_mine = disks.is_first_of_its_disk(me) && disks.of_rank[me] == disk;
+    for (std::size_t i = 0; i < rooms.size(); ++i) {
+      tightest.take({.room = rooms[i], .there = there, .free = free[i], .disk = disk});
+      if (is_mine) {
+        require_files(rooms[i], there, checkpoint.largest_array);
+      }
     }
-    if (disks.is_first_of_its_disk(me) && disks.of_rank[me] == disk) {
-      mine = room;
-      require_files(room, there, checkpoint.largest_array);
+    if (is_mine) {
+      mine = rooms;
     }
   }
+  const Candidate& least = *tightest.found;
   const auto on_disk = [&](MemoryPurpose purpose) -> std::int64_t& {
     return plan.report.plan
         .bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(MemoryKind::kDisk)];
   };
-  on_disk(MemoryPurpose::kSaved) = tightest.model_bytes;
-  on_disk(MemoryPurpose::kCheckpoint) = tightest.checkpoints(tightest_there);
-  if (tightest_free <= static_cast<std::uint64_t>(INT64_MAX)) {
-    const std::string host = disks.are_several() ? " on host " + disks.hosts[number] : "";
-    plan.limits.disk = {static_cast<std::int64_t>(tightest_free),
-                        fmt::format("free on the disk of {}{}", flags.output_dir, host)};
+  on_disk(MemoryPurpose::kSaved) = least.room.model_bytes;
+  on_disk(MemoryPurpose::kCheckpoint) = least.room.checkpoints_bytes(least.there);
+  if (least.free <= static_cast<std::uint64_t>(INT64_MAX)) {
+    const std::string host = disks.are_several() ? " on host " + disks.hosts[least.disk] : "";
+    plan.limits.disk = {static_cast<std::int64_t>(least.free),
+                        fmt::format("free on the disk of {}{}", least.room.folder, host)};
   }
   if (!plan.report.lacks) {
     plan.report.lacks = shortfall_of(plan.report.plan, plan.limits);

@@ -1,5 +1,6 @@
 // examples/support/folder/run_room.hpp — the room that a run needs on the disk of its output
-// folder: asked for before the first step, and held until it is used.
+// folder, and on that of its checkpoints where a link or a mount leads them elsewhere: asked for
+// before the first step, and held until it is used.
 //
 // Invariant: while hold() has effect, what the run itself writes beside (metrics, traces, events)
 // finds no room before it touches that of the model and of the last checkpoint.
@@ -23,7 +24,8 @@ namespace tandem {
 
 /// The files that a run adds to one disk.
 struct RoomNeeds {
-  std::string output_dir;
+  std::string folder;                 // on that disk
+  std::string checkpoints;            // where they lie
   std::int64_t model_bytes = 0;       // with what is beside its weights; 0: another disk's
   std::int64_t checkpoint_bytes = 0;  // of one
   std::int64_t keep = 0;              // checkpoints that stay; 0: none are saved
@@ -31,7 +33,7 @@ struct RoomNeeds {
   /// From now on, where `there` checkpoints lie: beyond what lies there, the most at any time.
   [[nodiscard]] std::int64_t bytes(std::int64_t there) const;
   /// Beside the model's.
-  [[nodiscard]] std::int64_t checkpoints(std::int64_t there) const {
+  [[nodiscard]] std::int64_t checkpoints_bytes(std::int64_t there) const {
     return bytes(there) - model_bytes;
   }
 };
@@ -40,7 +42,8 @@ class RunRoom {
  public:
   /// The room of a rank that writes to no disk.
   RunRoom() = default;
-  explicit RunRoom(RoomNeeds needs) : needs_(std::move(needs)) {}
+  /// Of each disk that this rank answers for.
+  explicit RunRoom(std::vector<RoomNeeds> needs) : needs_(std::move(needs)) {}
 
   /// Holds what the run needs from now on, or what is free of it, in files without a name. They are
   /// this user's alone, and go with the process. Where the file system cannot reserve, nothing.
@@ -49,16 +52,17 @@ class RunRoom {
   void give_back() noexcept { held_.clear(); }
 
  private:
-  [[nodiscard]] bool hold_piece(std::uint64_t bytes);
+  void hold(const RoomNeeds& needs);
+  [[nodiscard]] bool hold_piece(const std::string& folder, std::uint64_t bytes);
 
-  RoomNeeds needs_;
+  std::vector<RoomNeeds> needs_;
   std::vector<FileHandle> held_;
 };
 
-/// Adds to the plan what the run will have on the disk of its output folder beyond what lies there
-/// now: its model with `weight_bytes` per weight and `beside_bytes` of other files, which lies
-/// beside an older one until it is whole, reports, and the checkpoints that stay, with the one
-/// being written. Of hosts' own disks it is the one that has least room beyond that.
+/// Adds to the plan what the run will have on the disk of its output folder, or of its checkpoints,
+/// beyond what lies there now: its model with `weight_bytes` per weight and `beside_bytes` of other
+/// files, which lies beside an older one until it is whole, reports, and the checkpoints that stay,
+/// with the one being written. Of several disks it is the one that has least room beyond that.
 /// RunPlan::require_fit() then throws where the disk has less room. Returns this rank's room, not
 /// yet held. Throws Error(kRefused) where the disk has too few inodes or the limit of a file's
 /// size is too low. A collective.
