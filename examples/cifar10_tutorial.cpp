@@ -29,6 +29,7 @@
 #include "models/cifar/records.hpp"
 #include "runtime/system/machine.hpp"
 #include "runtime/util/json_writer.hpp"
+#include "runtime/util/one_line.hpp"
 
 namespace tandem {
 namespace {
@@ -150,7 +151,7 @@ int tutorial(const TutorialFlags& flags) {
                                                    : machine::usable_cpus());
   AtenNet net(flags.init_weights.empty() ? cifar_initial_weights(flags.seed)
                                          : cifar_weights_of(flags.init_weights));
-  fmt::print("data     {}\n", data.description);
+  fmt::print("data     {}\n", one_line(data.description));
   const Stopwatch watch;
   const std::int64_t images = train(flags, data.train, net);
   const double seconds = watch.elapsed_s();

@@ -16,8 +16,10 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Cifar : public TrainerTest {
  protected:
@@ -229,6 +231,17 @@ TEST_F(Cifar, DamagedDataIsOneLine) {
   write("data/data_batch_1.bin", records);
   expect_refused(cifar(flags), {"record 7", "label 17"});
   expect_refused(tutorial(flags), {"record 7", "label 17"});
+}
+
+TEST_F(Cifar, ANameOfDataCannotSteerTheTerminal) {
+  const std::string records(3073 * 20, '\1');
+  const std::string folder = "da\x1b[2Jta";
+  write(folder + "/test_batch.bin", records);
+  write(folder + "/data_batch_1.bin", records);
+  const Finished done = tutorial(fmt::format(
+      "--data_dir '{}' --output_dir '{}' --batch_size 4 --steps 1", path(folder), path("out")));
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_THAT(done.out, AllOf(HasSubstr("da\\x1b[2Jta"), Not(HasSubstr("\x1b[2J"))));
 }
 
 // ---- accuracy
