@@ -136,6 +136,7 @@ int cifar10(CifarFlags flags) {
   end_on_signals();
   const std::shared_ptr<Communicator> ranks = ProcessGroup::from_environment(flags.reduction);
   const std::vector<OwnFolder> own = own_folders(flags.output_dir);
+  go_on_after_restart(flags, *ranks);
   keep_global_batch(flags, *ranks);
   const Config config = cifar_config(flags, ranks->world_size());
   CifarData data = open_cifar(flags.data_dir);

@@ -92,6 +92,7 @@ int finetune(FinetuneFlags flags) {
   // The DeepSpeed config, with the flags that stand for its keys.
   const DeviceKind device = choose_device(flags.device);
   const std::vector<OwnFolder> own = own_folders(flags.output_dir);
+  go_on_after_restart(flags, *ranks);
   keep_global_batch(flags, *ranks);
   Config config =
       finetune_config(flags, device, ranks->world_size(),

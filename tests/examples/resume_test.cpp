@@ -267,6 +267,27 @@ TEST_F(TrainerResume, ARunThatHasNotEndedIsNotBegunOver) {
   EXPECT_EQ(newest_checkpoint("run"), "step-00000002");
 }
 
+/// A launcher that starts a failed run again starts the same command.
+TEST_F(TrainerResume, ARestartGoesOnFromWhatTheRunHasSaved) {
+  ASSERT_EQ(run("whole", 8, "--save_every 2").code, 0);
+  ASSERT_EQ(run("run", 100'000, "--save_every 2 --stop_after 1s").code, 0);
+  fs::remove_all(path("run/checkpoints"));
+  fs::create_directory(path("run/checkpoints"));
+  fs::rename(path("whole/checkpoints/step-00000006"), path("run/checkpoints/step-00000006"));
+  ::setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
+  const Finished on = run("run", 8, "--save_every 2");
+  EXPECT_EQ(on.code, 0) << on.err;
+  EXPECT_THAT(on.out, HasSubstr("resume   after step 6"));
+  EXPECT_EQ(content_of(path("run/model/model.safetensors")),
+            content_of(path("whole/model/model.safetensors")));
+
+  // The checkpoints of a run that has ended are none of the one that begins over it.
+  const Finished over = run("run", 8, "--save_every 2");
+  EXPECT_EQ(over.code, 0) << over.err;
+  EXPECT_THAT(over.out, Not(HasSubstr("resume")));
+  ::unsetenv("TORCHELASTIC_RESTART_COUNT");
+}
+
 TEST_F(TrainerResume, OneFolderOfCheckpointsIsOneRunsAlsoByLinks) {
   for (const char* output : {"one", "other"}) {
     fs::create_directories(path(output));

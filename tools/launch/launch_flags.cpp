@@ -214,7 +214,7 @@ void LaunchFlags::add_to(CLI::App& app) {
   app.add_option(
       "--max_restarts", max_restarts,
       "how many times to start all ranks again after a failure, on the hosts that are left; the "
-      "trainers' --resume auto goes on from the last checkpoint");
+      "trainers go on from the last checkpoint of the run");
   app.add_option("--log_dir", log_dir,
                  "also write each rank's lines to DIR/rank_N.log, and after a failure its last "
                  "operations to DIR/flight_rank_N.txt");

@@ -150,6 +150,18 @@ TakenFolders::~TakenFolders() {
   }
 }
 
+void go_on_after_restart(RunFlags& flags, Communicator& ranks) {
+  const bool is_restart = parse_environment(process_variables()).restart > 0;
+  if (!is_restart || !flags.resume.empty() || flags.overwrite_output_dir ||
+      flags.output_dir.empty()) {
+    return;
+  }
+  // Checkpoints of a finished run: the one that is started again has not come to its first step.
+  const bool has_own = ranks.rank() == 0 && has_run(checkpoints_of(flags.output_dir)) &&
+                       !is_finished(flags.output_dir);
+  flags.resume = ranks.of_first_rank(has_own ? "auto" : "");
+}
+
 TakenFolders take_output_dir(const RunFlags& flags, Communicator& ranks, const Disks& disks,
                              const std::vector<std::string>& saved) {
   TakenFolders taken;

@@ -45,6 +45,11 @@ class TakenFolders {
   std::string made_;  // the folder of checkpoints, which goes again while it is empty
 };
 
+/// Where a launcher has started this run again and it has saved checkpoints, it goes on from them
+/// as with --resume auto, unless the flags say otherwise. Before the flags are looked at. A
+/// collective.
+void go_on_after_restart(RunFlags& flags, Communicator& ranks);
+
 /// Makes output_dir and takes its lock and that of its checkpoints, and removes what a killed run
 /// left there, on the first rank of each disk; the others have no locks. `saved`: folders that the
 /// run will replace in it, such as "model". Throws user_error where another run has a folder,
