@@ -109,7 +109,7 @@ Task<> look_at(FileIo* io, std::string folder, std::int64_t step, NamedCheckpoin
   }
 }
 
-/// What is in a folder of checkpoints, newest first.
+/// The checkpoints in a folder, newest first.
 Task<NamedCheckpoints> look_into(FileIo* io, std::string parent) {
   NamedCheckpoints found;
   std::vector<std::string> names = co_await io->list_folder(parent);
@@ -136,7 +136,7 @@ Task<NamedCheckpoints> look_into(FileIo* io, std::string parent) {
     found.broken.push_back(fmt::format("{}: {} {}", one.path, one.tensor, kNotFinite));
   }
   std::ranges::reverse(found.broken);
-  // Of two saves of a step, the one begun later: names do not say which that is.
+  // The later one of two saves of a step comes first: names do not say which that is.
   std::ranges::sort(found.slices, std::ranges::greater(), [](const FoundSlices& one) {
     return std::tuple<std::int64_t, std::string_view, std::string_view>(one.step, one.save,
                                                                         one.path);

@@ -87,7 +87,7 @@ std::vector<FoundFolder> newest_first(const NamedCheckpoints& named);
 /// Error (user input) if it does not parse; FileError if it cannot be read.
 Task<Manifest> read_manifest(FileIo* io, std::string folder);
 Task<Slices> read_slices(FileIo* io, std::string folder);
-/// Of a small file: FileError if it cannot be read, Error if it is larger than a manifest can be.
+/// A small file's text. FileError if it cannot be read, Error if it is larger than a manifest.
 Task<std::string> read_text(FileIo* io, std::string path);
 
 /// Hashes the files i with i % parts == part. One line for each fault, with the file and, where
@@ -96,7 +96,7 @@ Task<std::string> read_text(FileIo* io, std::string path);
 Task<std::vector<std::string>> verify_files(FileIo* io, std::string folder, Manifest manifest,
                                             std::uint32_t part, std::uint32_t parts,
                                             CpuPool* pool = nullptr);
-/// The same of the files of a manifest, or of slices.
+/// The same for the files of a manifest, or of slices.
 Task<std::vector<std::string>> verify_entries(FileIo* io, std::string folder,
                                               std::vector<ManifestFile> files, std::uint32_t part,
                                               std::uint32_t parts, CpuPool* pool = nullptr);

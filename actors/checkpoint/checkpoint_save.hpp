@@ -81,7 +81,7 @@ class CheckpointSave {
   [[nodiscard]] std::uint64_t offset_of(std::size_t file, std::uint64_t data_offset) const {
     return parts_[file]->header.size() + data_offset;
   }
-  /// What this rank wrote is on the medium, and its files are closed.
+  /// All that this rank wrote is on the medium afterwards, and its files are closed.
   Task<> sync();
   /// After every rank's sync(): the entries of the files i with i % world == rank. Reads back what
   /// was not hashed on the way.
@@ -107,7 +107,7 @@ class CheckpointSave {
     ManifestFile entry;  // no hashes yet
     UncachedFile file;
     bool written = false;  // by this rank
-    // Of hashing on the way; places count from the data's begin.
+    // For hashing on the way; places count from the data's begin.
     bool in_order = false;
     std::uint64_t next = 0;    // where the next write in order begins
     std::uint64_t hashed = 0;  // up to here
@@ -123,7 +123,7 @@ class CheckpointSave {
   Task<> hash_pieces(Part* part, std::uint64_t begin, std::span<const std::byte> bytes);
   Task<> write_text(std::string path, std::string text);
   [[nodiscard]] std::vector<ManifestFile> in_order_of_plan(std::vector<ManifestFile> files) const;
-  /// Of manifest.json or slices.json, which a run can load.
+  /// The text of manifest.json or slices.json, which a run can load.
   [[nodiscard]] std::string text_of(std::vector<ManifestFile> files) const;
   [[nodiscard]] std::string_view last_file() const noexcept {
     return plan_.slices ? kSlicesName : kManifestName;

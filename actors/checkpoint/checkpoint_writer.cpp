@@ -266,7 +266,7 @@ Task<bool> CheckpointWriter::share_piece(CheckpointSave* save, CheckpointPiece p
   co_return true;
 }
 
-/// What is shared is not read before its hash is taken: bytes that the disk or another
+/// Shared blocks are not read before their hash is taken: bytes that the disk or another
 /// program has changed would count as the run's.
 Task<> CheckpointWriter::check_as_written(const std::byte* in_file, std::size_t bytes) {
   StateFile& file = *options_.state_file;

@@ -101,7 +101,7 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
 
   explicit CheckpointWriter(Options options);
 
-  /// What the next save writes: as many units as before. Between two saves; loop thread.
+  /// The next save writes these: as many units as before. Between two saves; loop thread.
   void use_units(std::vector<Unit> units);
 
   Task<std::size_t> handle(HoldForCheckpoint request);

@@ -28,7 +28,7 @@ struct TensorRun {
 
   /// "layer.weight[0:512]"
   [[nodiscard]] std::string name() const;
-  /// Of exactly such a name.
+  /// The run that exactly such a name means.
   [[nodiscard]] static std::optional<TensorRun> parse(std::string_view name);
 };
 

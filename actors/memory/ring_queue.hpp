@@ -1,6 +1,6 @@
 // actors/memory/ring_queue.hpp — first in, first out, over one vector that grows and is never given
 // back.
-// What the actors queue requests in: after warm-up a push allocates nothing (std::deque does, block
+// The actors queue requests in it: after warm-up a push allocates nothing (std::deque does, block
 // by block).
 #pragma once
 

@@ -34,7 +34,7 @@ namespace tandem {
 
 class StateFile {
  public:
-  /// Of offsets, sizes and addresses of transfers.
+  /// Offsets, sizes and addresses of transfers are multiples of it.
   static constexpr std::size_t kAlignment = FileIo::kDirectAlignment;
 
   /// Between an array in the file and memory; both begin at multiples of kAlignment, and have room
@@ -78,7 +78,7 @@ class StateFile {
   [[nodiscard]] std::uint64_t bytes_written() const noexcept { return bytes_written_; }
 
  private:
-  /// What one call moves.
+  /// The bytes that one call moves.
   struct Piece {
     StateFile* file;
     Transfer transfer;
@@ -101,7 +101,7 @@ class StateFile {
   BusyTime* busy_ = nullptr;
 };
 
-/// What a run says that cannot read or write `what` there, and ends.
+/// The error of a run that cannot read or write `what` there, and ends.
 [[nodiscard]] Error nvme_failure(std::string_view done, std::string_view what,
                                  const FileError& error);
 

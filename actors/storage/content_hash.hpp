@@ -26,7 +26,7 @@ struct ContentHash {
   bool operator==(const ContentHash&) const = default;
   /// 32 hex digits, lower case.
   [[nodiscard]] std::string text() const;
-  /// Of exactly such a text; nothing for any other.
+  /// The hash that exactly such a text means; nothing for any other.
   [[nodiscard]] static std::optional<ContentHash> parse(std::string_view text) noexcept;
 };
 
@@ -35,7 +35,7 @@ class ContentHasher {
  public:
   ContentHasher();
   void add(std::span<const std::byte> bytes) noexcept;
-  /// Of everything added since the start or the last reset().
+  /// The hash of everything added since the start or the last reset().
   [[nodiscard]] ContentHash result() const noexcept;
   void reset() noexcept;
 

@@ -52,8 +52,8 @@ bool is_ours(std::string_view found, std::string_view name, std::string_view mid
          is_nonce(found.substr(name.size() + middle.size()));
 }
 
-/// Of what killed processes left, and of a folder that was replaced. What stays is not ours to
-/// remove, or the next one tries it again.
+/// Removes leftovers of killed processes, or a folder that was replaced. An entry that stays is not
+/// ours to remove, or the next one tries it again.
 void remove_quietly(const fs::path& path) { static_cast<void>(remove_tree(path.string())); }
 
 /// The names in a folder; none where it cannot be listed.
@@ -63,7 +63,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-/// Of the name itself, should it be a link.
+/// Whether a folder has that name; a link to one is none.
 bool is_folder(const fs::path& path) {
   struct stat found{};
   return reach::status(path, found) == 0 && S_ISDIR(found.st_mode);
@@ -131,7 +131,7 @@ void take_along(const fs::path& from, const fs::path& to, const std::string& whe
   }
 }
 
-/// Of the process that locked it; empty where it says nothing.
+/// The process that locked it, in its words; empty where it says nothing.
 std::string holder_of(const FileHandle& file) {
   std::array<char, 256> text{};
   const ssize_t got = ::pread(file.get(), text.data(), text.size(), 0);

@@ -29,7 +29,7 @@ class AtomicFolder {
   AtomicFolder& operator=(const AtomicFolder&) = delete;
   ~AtomicFolder();  // without commit(): the new folder goes, the older one stays
 
-  /// The new folder, until commit(). What is written there must be synced by its writer.
+  /// The new folder, until commit(). Its files must be synced by their writer.
   [[nodiscard]] const std::filesystem::path& temporary() const noexcept { return temporary_; }
   /// Takes along what the older folder holds and the new one does not, but for the entries whose
   /// name `is_replaced`: files become hard links, or copies where the file system has none.

@@ -23,8 +23,8 @@
 
 namespace tandem {
 
-/// What an error's line says besides the fault: `where` as in "[config]", the file, and the closing
-/// advice.
+/// The parts of an error's line besides the fault: `where` as in "[config]", the file, and the
+/// closing advice.
 struct JsonOrigin {
   std::string where;
   std::string file;

@@ -65,7 +65,7 @@ class FileHasher {
   [[nodiscard]] ManifestFile result();
 
  private:
-  // Of file and tensor in turn: the second reads what the first has brought into a near cache.
+  // File and tensor take turns: the second reads what the first has brought into a near cache.
   static constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 16;
 
   void finish_tensors();

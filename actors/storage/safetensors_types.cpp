@@ -38,7 +38,7 @@ constexpr std::array<TypeRow, 17> kTypes = {{{"BOOL", 1},
                                              {"F64", 8},
                                              {"C64", 8}}};
 
-// What is at least as large does not stay in a core's second-level cache anyway.
+// An array that is at least as large does not stay in a core's second-level cache anyway.
 constexpr std::size_t kPastCachesElements = std::size_t{1} << 18;
 
 /// F32, BF16 and F16: those that the kernels know.

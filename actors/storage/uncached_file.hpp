@@ -33,7 +33,7 @@ class UncachedFile {
   /// Files smaller than this are not worth it.
   static constexpr std::uint64_t kWorthBytes = std::uint64_t{1} << 20;
 
-  /// What the offsets of whole blocks are multiples of: the system's pages, and no less than
+  /// The offsets of whole blocks are multiples of it: the system's pages, and no less than
   /// FileIo::kDirectAlignment.
   [[nodiscard]] static std::size_t block_bytes() noexcept;
 
@@ -46,7 +46,7 @@ class UncachedFile {
   /// of block_bytes().
   Task<bool> share(std::uint64_t offset, const IoFile* from, std::uint64_t from_offset,
                    std::uint64_t bytes, CpuPool* pool);
-  /// What was written is on the medium afterwards.
+  /// All written bytes are on the medium afterwards.
   Task<> sync();
   Task<> close();
   /// Closes without reporting errors.

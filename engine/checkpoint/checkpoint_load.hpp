@@ -37,7 +37,7 @@ class CheckpointLoad {
   /// What a user means by `folder`; `is_one`: that itself. Throws user_error where it is nothing.
   Task<> look(std::string folder, bool is_one);
   [[nodiscard]] const std::vector<Candidate>& candidates() const { return found_.candidates; }
-  /// What has a checkpoint's name there and is none to resume from, one line each.
+  /// The folders with a checkpoint's name from which no run can go on, one line each.
   [[nodiscard]] const std::vector<std::string>& broken() const { return found_.broken; }
   /// Hashes what lies where, and gives a sealed one its name. Why it cannot be used; empty: it can.
   Task<std::string> open(Candidate candidate);

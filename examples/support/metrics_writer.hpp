@@ -99,7 +99,7 @@ class MetricsWriter {
   void open_wandb();
   /// One step's, to all that take scalars.
   void write_scalars(const StepMetrics& metrics);
-  /// What another run left here, into a folder of its own. An error ends the run: it would else
+  /// Moves the files of another run into a folder of its own. An error ends the run: it would else
   /// replace and remove what was saved.
   void set_aside();
 

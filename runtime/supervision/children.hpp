@@ -42,7 +42,7 @@
 
 namespace tandem {
 
-/// What a parent does about a child that has ended.
+/// The ways in which a parent answers the end of a child.
 enum class OnExit : unsigned char { kRestart, kStop, kEscalate };
 
 struct RestartLimit {

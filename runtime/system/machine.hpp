@@ -16,7 +16,7 @@ namespace tandem::machine {
 /// The numbers of the CPUs in the affinity mask, ascending.
 [[nodiscard]] std::vector<int> affinity();
 
-/// Of the largest cache that the system tells of; 0: it tells of none.
+/// The size of the largest cache that the system tells of; 0: it tells of none.
 [[nodiscard]] std::uint64_t cache_bytes();
 
 /// Bytes that can still be allocated: MemAvailable, cut by what is left below the cgroup's limit.

@@ -47,7 +47,7 @@ namespace reach {
 [[nodiscard]] int remove(const std::string& path) noexcept;
 /// An empty one.
 [[nodiscard]] int remove_folder(const std::string& path) noexcept;
-/// Of a link itself.
+/// That of a link itself.
 [[nodiscard]] int status(const std::string& path, struct stat& found) noexcept;
 /// The names in it, without "." and "..".
 [[nodiscard]] int list(const std::string& path, std::vector<std::string>& names) noexcept;

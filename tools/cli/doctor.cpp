@@ -90,7 +90,7 @@ void look_at_processors(Findings& found) {
   }
 }
 
-/// What a rank would use that is alone here.
+/// The means of a rank that is alone here.
 void look_at_cores(Findings& found, bool has_gpu) {
   const CpuTopology topology = CpuTopology::of_machine(true);
   found.fact("a rank", "{}", CorePlan::of(topology, {}).text());

@@ -133,7 +133,7 @@ void print_json(const TokenRecords& tokens, const Tokenizer& tokenizer, std::int
   }
 }
 
-/// What training would say to the masks.
+/// The verdict of training on the masks.
 void print_refusal(const OpenedRecords& opened, const std::string& name) {
   try {
     check_masks(opened.masks, name, opened.loss_on, opened.has_prompts);

@@ -109,7 +109,7 @@ int run_completion(int argc, char** argv) {
   return 0;
 }
 
-/// What a command prints is its result. A reader that has gone wanted no more of it.
+/// The output of a command is its result. A reader that has gone wanted no more of it.
 void require_written_output(int code) {
   const bool lost = std::fflush(stdout) != 0 && errno != EPIPE && errno != EBADF;
   if (code == 0 && lost) {

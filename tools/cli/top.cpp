@@ -41,7 +41,7 @@ using simdjson::dom::element;
 constexpr std::size_t kCurveColumns = 60;
 constexpr std::size_t kMostLine = std::size_t{1} << 20;
 
-/// What metrics.jsonl says, read on from where it was left.
+/// The records of metrics.jsonl, read on from where it was left.
 class Steps {
  public:
   explicit Steps(fs::path path) : path_(std::move(path)) {}
@@ -149,7 +149,7 @@ std::string curve(const std::vector<double>& losses) {
   return fmt::format("{}  {:.4f} to {:.4f}", text, least, most);
 }
 
-/// What the run said before its first step.
+/// The run's lines before its first step.
 std::string notes_of(const std::string& run) {
   const OwnedDescriptor file = open_ordinary_file(run + "/notes.txt");
   std::string text(file.get() < 0 ? 0 : kMostLine, 0);

@@ -36,7 +36,7 @@ class ChildSignals {
   /// Whether one that asks for the end waits to be taken.
   [[nodiscard]] static std::optional<int> end_pending();
 
-  /// What start_child() is to set as kLaunchMark.
+  /// The value that start_child() is to set as kLaunchMark.
   [[nodiscard]] const std::string& mark() const noexcept { return mark_; }
   /// Kills and reaps every child that was started since, and what becomes one when its parent
   /// dies, until there is none.

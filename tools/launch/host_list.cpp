@@ -46,14 +46,14 @@ std::optional<int> number(std::string_view text) {
                                                                   : std::nullopt;
 }
 
-/// Of an error: what a line holds, however long it is.
+/// A line as an error quotes it, however long it is.
 std::string quote(std::string_view text) { return one_line(text.substr(0, 80)); }
 
 bool holds(const std::vector<int>& slots, int slot) {
   return std::ranges::find(slots, slot) != slots.end();
 }
 
-// Of what ssh takes as a name, and of nothing that it takes as a flag.
+// Every name is one for ssh, and never a flag.
 bool is_host_name(std::string_view text) {
   return !text.empty() && text.size() <= kLongestName && text.front() != '-' &&
          std::ranges::all_of(text, [](unsigned char c) {

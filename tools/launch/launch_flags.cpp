@@ -39,7 +39,7 @@ RankSettings settings_of(const LaunchFlags& flags, std::vector<std::string> comm
           .command = std::move(command)};
 }
 
-// What the user's input, the memory or the state of the run is at fault for is the same next time;
+// A failure by the user's input, the memory or the state of the run comes again the next time;
 // a run that is trained and saved, and lost a report, is done.
 bool may_help(int code) {
   constexpr ExitCode kFinal[] = {ExitCode::kUserInput, ExitCode::kRefused, ExitCode::kBadState,
@@ -48,7 +48,7 @@ bool may_help(int code) {
                               [code](ExitCode one) { return code == static_cast<int>(one); });
 }
 
-/// What begins anew, and with what.
+/// How often a launch begins anew, and how.
 struct Restarts {
   int most = 0;
   std::function<LaunchEnd(int restart)> start;

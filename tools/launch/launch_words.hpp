@@ -14,7 +14,7 @@
 
 namespace tandem {
 
-/// What became of a start.
+/// The end of a start.
 struct LaunchEnd {
   int code = 0;              // 0, or of the rank that failed first (128 + signal)
   std::string failure;       // "rank 1 of 2 exited with code 7; see its output"; empty: none failed
@@ -30,7 +30,7 @@ void say(fmt::format_string<Args...> what, Args&&... args) {
   say_line(fmt::format(what, std::forward<Args>(args)...));
 }
 
-/// Of a wait status: what a shell would say, and words for it.
+/// The code that a shell would give a wait status, and words for it.
 [[nodiscard]] int code_of(int status);
 [[nodiscard]] std::string describe_end(int status);
 /// Exit code 4: the rank ended because another one did.

@@ -434,7 +434,7 @@ void Launcher::signal_ranks(int number) {
 
 bool Launcher::any_runs() const { return std::ranges::any_of(ranks_, &Rank::runs); }
 
-/// What the rank wrote down before its end, of all ranks' numbers.
+/// All that the rank wrote down before its end, with all ranks' numbers.
 std::optional<int> Launcher::blamed_by(std::size_t rank) const {
   const flight::Ring* const ring = ranks_[rank].ring;
   const auto blamed = ring != nullptr ? flight::blamed_by(ring->entries()) : std::nullopt;

@@ -29,7 +29,7 @@ inline constexpr int kSilence = 12;  // beats
 /// Between two "alive"s: TANDEM_HEARTBEAT_S, 5 s.
 [[nodiscard]] std::chrono::nanoseconds beat();
 
-/// What a node is to do.
+/// The orders of a node.
 struct NodeOrder {
   std::string host;        // its name
   std::string other_host;  // of one that has to reach it; empty: there is none
@@ -44,7 +44,7 @@ inline constexpr std::size_t kMostOrderBytes = std::size_t{1} << 20;  // what a 
 /// Of what is behind that line. Throws a user error for what no launch gives.
 [[nodiscard]] NodeOrder decode(std::string_view text);
 
-/// What a host says of its ranks: a line behind kMark and KEY.
+/// A host's news of its ranks: a line behind kMark and KEY.
 struct News {
   enum class What : unsigned char { kReady, kFailed, kStopped, kRuns, kEnded, kRefused };
   What what = What::kReady;

@@ -33,7 +33,7 @@ struct ChildProcess {
 /// that the launcher has blocked are not in the child.
 [[nodiscard]] ChildProcess start_child(const ChildStart& start);
 
-/// What is the same for all ranks of a launch.
+/// The settings that all ranks of a launch share.
 struct RankSettings {
   std::string log_dir;                                         // rank_N.log in it, too; empty: none
   bool bind_cores_to_rank = false;                             // each rank gets cores of its own
@@ -55,7 +55,7 @@ struct RankPlaces {
   int port = 0;
   std::string secret;
 };
-/// What torchrun would tell this host's rank `local`, and the run's secret.
+/// The variables that torchrun would give this host's rank `local`, and the run's secret.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> rank_variables(
     const RankPlaces& places, int local);
 /// The CPUs of each rank: whole cores, neighbours together; ranks share where cores are fewer.

@@ -11,7 +11,7 @@ import sys
 import traceback
 
 MOST_LINE_CHARACTERS = 2000
-# Of these the path that the user gave is the reason.
+# The path that the user gave is the reason of these.
 PATH_ERRORS = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL}
 
 
@@ -20,7 +20,7 @@ class UserError(Exception):
 
 
 class Refused(Exception):
-    """The reason why one record cannot be used. Who reads the record says which it is."""
+    """The reason why one record cannot be used. Its reader says which record it is."""
 
 
 class Ended(BaseException):

@@ -118,7 +118,7 @@ class Counted(io.RawIOBase):
 
 
 def text_records(file, sample_by):
-    """(line, {"text"}) of each line, paragraph or document. What is blank is no record."""
+    """(line, {"text"}) of each line, paragraph or document. A blank one is no record."""
     if sample_by == "document":
         text = file.read(bounds.MOST_RECORD_CHARACTERS + 1)
         if len(text) > bounds.MOST_RECORD_CHARACTERS:

@@ -2,7 +2,7 @@
 
 By the template's {% generation %} blocks, with the bits of Transformers' return_assistant_tokens_mask; where it has
 none, by prefixes in tokens: what the assistant's message adds to the chat before it, whose generation prompt has to be
-a prefix of the chat with the message, and that of the whole. What cannot be shown so is refused, never guessed.
+a prefix of the chat with the message, and that of the whole. A mask that cannot be shown so is refused, never guessed.
 """
 
 import numpy

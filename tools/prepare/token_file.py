@@ -18,7 +18,7 @@ VERSION = "1"
 MOST_SHORT_IDS = 1 << 16
 COPY_BYTES = 1 << 22
 ALIGNMENT = 64
-# What the counts of the header may grow by, from what is known before the first record.
+# The counts of the header may grow by so much, from what is known before the first record.
 ROOM_FOR_COUNTS = 4096
 
 CUT, LOST_BY_CUT, HAS_PROMPT = 1, 2, 4  # a record's flags

@@ -43,7 +43,7 @@ std::uint64_t file_limit_bytes() {
 
 std::int64_t files_of(std::int64_t bytes) { return bytes / kFileBytes + 1 + kFilesBesideWeights; }
 
-/// Of those that lie in the folder; without --resume they are moved away.
+/// The number of those that lie in the folder; without --resume they are moved away.
 std::int64_t checkpoints_in(const RunFlags& flags) {
   if (flags.resume.empty()) {
     return 0;
@@ -134,7 +134,7 @@ void require_files(const RoomNeeds& needs, std::int64_t there, std::int64_t larg
   }
 }
 
-/// What a disk has to take, and has.
+/// The bytes that a disk has to take, and those that it has.
 struct Candidate {
   RoomNeeds room;
   std::int64_t there = 0;  // checkpoints that lie there

@@ -42,7 +42,7 @@ class RunRoom {
  public:
   /// The room of a rank that writes to no disk.
   RunRoom() = default;
-  /// Of each disk that this rank answers for.
+  /// `needs`: those of each disk that this rank answers for.
   explicit RunRoom(std::vector<RoomNeeds> needs) : needs_(std::move(needs)) {}
 
   /// Holds what the run needs from now on, or what is free of it, in files without a name. They are
@@ -62,7 +62,7 @@ class RunRoom {
 /// Adds to the plan what the run will have on the disk of its output folder, or of its checkpoints,
 /// beyond what lies there now: its model with `weight_bytes` per weight and `beside_bytes` of other
 /// files, which lies beside an older one until it is whole, reports, and the checkpoints that stay,
-/// with the one being written. Of several disks it is the one that has least room beyond that.
+/// with the one being written. With several disks it is the one with least room beyond that.
 /// RunPlan::require_fit() then throws where the disk has less room. Returns this rank's room, not
 /// yet held. Throws Error(kRefused) where the disk has too few inodes or the limit of a file's
 /// size is too low. A collective.
