@@ -8,7 +8,7 @@
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
 #include "models/grown_vocabulary.hpp"
-#include "models/hub_paths.hpp"
+#include "models/hub/hub_paths.hpp"
 #include "models/io/generation_config.hpp"
 #include "models/merged_weights.hpp"
 #include "models/save_weights.hpp"

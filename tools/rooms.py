@@ -81,7 +81,8 @@ MAY_INCLUDE = {
     "models/moe": ["models/io", "models/layers"],
     "models/cifar/kernels": ["models/kernels"],
     "models/cifar": ["models/cifar/kernels", "models/io", "models/kernels", "models/layers", "models/moe"],
-    "models": ["models/families", "models/io", "models/io/tokenizer", "models/transformer"],
+    "models/hub": [],
+    "models": ["models/families", "models/hub", "models/io", "models/io/tokenizer", "models/transformer"],
 }
 
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "models/hub_paths.hpp"
+#include "models/hub/hub_paths.hpp"
 #include "runtime/util/one_line.hpp"
 
 namespace tandem {

@@ -12,7 +12,7 @@
 #include "examples/support/finetune/flags.hpp"
 #include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
-#include "models/hub_paths.hpp"
+#include "models/hub/hub_paths.hpp"
 #include "models/io/hf_config.hpp"
 #include "runtime/util/one_line.hpp"
 #include "tools/cli/commands.hpp"

@@ -17,7 +17,7 @@
 #include "models/data/open_records.hpp"
 #include "models/data/packing.hpp"
 #include "models/data/token_file.hpp"
-#include "models/hub_paths.hpp"
+#include "models/hub/hub_paths.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "runtime/util/one_line.hpp"

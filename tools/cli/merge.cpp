@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "examples/support/program.hpp"
-#include "models/hub_paths.hpp"
+#include "models/hub/hub_paths.hpp"
 #include "models/merge_adapters.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/one_line.hpp"

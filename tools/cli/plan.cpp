@@ -18,7 +18,7 @@
 #include "examples/support/notes.hpp"
 #include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
-#include "models/hub_paths.hpp"
+#include "models/hub/hub_paths.hpp"
 #include "models/io/hf_config.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/util/one_line.hpp"

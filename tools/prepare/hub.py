@@ -1,6 +1,6 @@
 """What a name stands for in the hub's cache, and which files of a folder of data are trained on.
 
-The program finds the same: models/hub_paths.cpp and models/training_files.cpp.
+The program finds the same: models/hub/hub_paths.cpp and models/hub/training_files.cpp.
 """
 
 import os

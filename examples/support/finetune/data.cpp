@@ -7,7 +7,7 @@
 #include "models/data/mask_check.hpp"
 #include "models/data/open_records.hpp"
 #include "models/data/subset_records.hpp"
-#include "models/hub_paths.hpp"
+#include "models/hub/hub_paths.hpp"
 #include "runtime/util/one_line.hpp"
 
 namespace tandem {

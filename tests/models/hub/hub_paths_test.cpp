@@ -1,6 +1,6 @@
 // A name is a path, or a hub id in the cache; a path that is not there is answered with the nearest
 // name, and never with a download.
-#include "models/hub_paths.hpp"
+#include "models/hub/hub_paths.hpp"
 
 #include <string>
 

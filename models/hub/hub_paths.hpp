@@ -1,4 +1,4 @@
-// models/hub_paths.hpp — what a name on a command line stands for: a path, or a hub id whose
+// models/hub/hub_paths.hpp — what a name on a command line stands for: a path, or a hub id whose
 // snapshot lies in the local Hugging Face cache.
 //
 // What looks like a path is one: with a hub id's form ("org/name", "name") it is what no folder of
@@ -15,7 +15,7 @@ namespace tandem {
 std::filesystem::path resolve_model_folder(const std::string& name);
 
 /// The data's file: `name`, or the one .json or .jsonl file to train on of a folder or of the hub
-/// id's snapshot (models/training_files.hpp). Throws user_error.
+/// id's snapshot (models/hub/training_files.hpp). Throws user_error.
 std::filesystem::path resolve_dataset_file(const std::string& name);
 
 /// "org/name is <path>", which has the revision.

@@ -1,4 +1,4 @@
-#include "models/hub_paths.hpp"
+#include "models/hub/hub_paths.hpp"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/training_files.hpp"
+#include "models/hub/training_files.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/nearest.hpp"
 

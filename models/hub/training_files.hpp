@@ -1,4 +1,4 @@
-// models/training_files.hpp — which files of a folder of data are trained on.
+// models/hub/training_files.hpp — which files of a folder of data are trained on.
 //
 // Invariant: tools/prepare/hub.py chooses the same ones, so that the program and what prepares its
 // data never mean different files.

@@ -1,4 +1,4 @@
-#include "models/training_files.hpp"
+#include "models/hub/training_files.hpp"
 
 #include <algorithm>
 #include <array>
