@@ -66,6 +66,7 @@ TEST_F(Select, TwoThatAreSentAtOnceAreTakenOneAfterTheOther) {
   scope.spawn(
       "senders",
       [](Channel<int>* x, Channel<int>* y) -> Task<> {
+        co_await sleep_for(1ms);
         EXPECT_TRUE(y->try_send(2));   // one waits there
         EXPECT_FALSE(x->try_send(1));  // and none does here any more
         co_await sleep_for(1ms);

@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kCount = kDebugChecks ? 10'000 : 200'000;
+constexpr int kCount = kDebugChecks ? 10'000 : 100'000;
 
 struct Add {
   int value;
@@ -72,7 +72,7 @@ TEST_F(ConstantTime, SendersOfManySharesAreStopped) {
     }
   }
   loop.run([]() -> Task<> { co_await sleep_for(1ms); });
-  EXPECT_EQ(senders.running(), static_cast<std::size_t>(kCount) - 100);
+  EXPECT_EQ(senders.running(), static_cast<std::size_t>(kCount) - 101);  // one is handled
   senders.request_stop();
   loop.run(&Scope::join, &senders);
   actors.request_stop();
@@ -97,9 +97,14 @@ struct Merging : Actor<Merging, Add> {
 TEST_F(ConstantTime, MessagesAreMergedIntoALongQueue) {
   Merging& merging = actors.start<Merging>(std::uint32_t{kCount});
   const auto to = merging.address();
-  for (int i = 0; i < 2 * kCount; ++i) {
-    EXPECT_EQ(to.try_send(Add{1}), SendResult::kSent);
-  }
+  loop.run(
+      [](Merging::AddressType target) -> Task<> {
+        for (int i = 0; i < 2 * kCount; ++i) {
+          EXPECT_EQ(target.try_send(Add{1}), SendResult::kSent);
+        }
+        co_return;
+      },
+      to);
   EXPECT_EQ(to.metrics().coalesced, static_cast<std::uint64_t>(kCount));
   loop.run(&Scope::join, &actors);
   EXPECT_EQ(merging.sum, 2 * kCount);
