@@ -99,14 +99,14 @@ class Contents(unittest.TestCase):
 
 
 class Tokens(unittest.TestCase):
-    def tokenizer(self, config, added=(), prefix_space=False):
+    def tokenizer(self, config, added=(), prefix_space=False, before=(), merges=()):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         level = {"type": "ByteLevel", "add_prefix_space": prefix_space, "trim_offsets": True, "use_regex": True}
-        vocabulary = {**BYTES, "Ġ": 94}
+        vocabulary = {**BYTES, "Ġ": 94, **{left + right: 95 + number for number, (left, right) in enumerate(merges)}}
         whole = {"version": "1.0", "added_tokens": list(added), "normalizer": None, "post_processor": None, "decoder": level,
-                 "pre_tokenizer": level,
-                 "model": {"type": "BPE", "vocab": vocabulary, "merges": []}}
+                 "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*before, level]} if before else level,
+                 "model": {"type": "BPE", "vocab": vocabulary, "merges": list(merges)}}
         Path(folder.name, "tokenizer.json").write_text(json.dumps(whole))
         Path(folder.name, "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **config}))
         return Path(folder.name)
@@ -132,6 +132,11 @@ class Tokens(unittest.TestCase):
 
     def test_a_named_token_of_the_vocabulary_is_looked_for(self):
         self.check({"eos_token": "!"}, "a!b", [64, 0, 65])
+
+    def test_punctuation(self):
+        merges, level = [["$", "+"], ["!", "!"], ["a", "b"]], {"type": "Punctuation", "behavior": "Isolated"}
+        self.check({}, "ab$+!!", [97, 3, 10, 0, 0], merges=merges, before=[level])
+        self.check({}, "ab!!", [97, 96], merges=merges)
 
     def test_the_post_processor_counts_before_flags(self):
         self.check({"eos_token": "!", "bos_token": "#", "add_bos_token": True, "add_eos_token": True}, "a", [64])
