@@ -157,13 +157,16 @@ def run(arguments):
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     seconds = time.monotonic() - began
+    unnamed = [case.get("name") for case in xml.parse(report).getroot().iter("testcase") if "-byte object <" in case.get("name")]
     (state / f"{arguments.preset}.json").write_text(json.dumps(
         {"counts": counts, "skips": skips, "slowest": slowest, "closing": closing, "seconds": seconds, "changed": changed}))
     print(f"test: {arguments.preset}: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped in "
           f"{seconds:.0f} s", file=sys.stderr)
     for line in changed:
         print(f"error: [test] outside of the build: {line}", file=sys.stderr)
-    return code or (1 if changed else 0)
+    for name in unnamed:
+        print(f"error: [test] a parameter has no words in {name}; give it a PrintTo, or the suite a name for each", file=sys.stderr)
+    return code or (1 if changed or unnamed else 0)
 
 
 def table(arguments):

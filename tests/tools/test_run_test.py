@@ -57,6 +57,11 @@ class TestRun(unittest.TestCase):
         self.assertIn("1 failed", said)
         self.assertRegex(table, r"release +1 +1 +1 ")
 
+    def test_a_parameter_without_words_fails_the_run(self):
+        code, said, _ = self.run_tests(TESTS + 'add_test("Both/Suite.One/4-byte object <00-00 00-00>" "true")\n')
+        self.assertEqual(code, 1)
+        self.assertIn("a parameter has no words in Both/Suite.One/4-byte object", said)
+
     def test_what_changes_outside_fails_the_run(self):
         inside = 'add_test(inside "sh" "-c" "echo x > $TMPDIR/x; rm $TMPDIR/x")\n'
         self.assertEqual(self.run_tests(inside)[0], 0)

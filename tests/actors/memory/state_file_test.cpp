@@ -151,7 +151,10 @@ TEST_P(StateFileOnDisk, WhatWasNotWrittenByTheRunIsNotTrainedOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, StateFileOnDisk,
-                         testing::Values(FileIo::Backend::kAuto, FileIo::Backend::kThreads));
+                         testing::Values(FileIo::Backend::kAuto, FileIo::Backend::kThreads),
+                         [](const auto& backend) {
+                           return backend.param == FileIo::Backend::kAuto ? "chosen" : "threads";
+                         });
 
 }  // namespace
 }  // namespace tandem
