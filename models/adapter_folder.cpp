@@ -25,7 +25,6 @@ namespace {
 
 constexpr std::string_view kWhere = "adapter";
 constexpr std::uint64_t kMostConfigBytes = 4u << 20;
-constexpr double kMostOfPattern = 1 << 20;
 constexpr std::string_view kPrefix = "base_model.model.";
 // Under this name PEFT saves an embedding once more that is the head, too.
 constexpr std::string_view kTiedHead = "lm_head.weight";
@@ -137,8 +136,10 @@ void AdapterFolder::read_config() {
   read_pattern(root, "alpha_pattern", alphas_);
   beyond(!ranks_.empty(), "rank_pattern");
   beyond(!alphas_.empty(), "alpha_pattern");
-  beyond(bool_or(root, "use_dora", false), "use_dora");
-  beyond(bool_or(root, "lora_bias", false), "lora_bias");
+  uses_dora_ = bool_or(root, "use_dora", false);
+  has_lora_bias_ = bool_or(root, "lora_bias", false);
+  beyond(uses_dora_, "use_dora");
+  beyond(has_lora_bias_, "lora_bias");
   if (const auto init = root.find("init_lora_weights"); init && !init->raw().is_bool()) {
     if (std::ranges::find(kPlainInits, init->string()) == kPlainInits.end()) {
       throw init->wrong("true, false or \"gaussian\" (others change the base's weights)");
@@ -158,89 +159,6 @@ void AdapterFolder::read_config() {
     if (const fs::path near = folder_ / base_model_;
         !base_model_.empty() && fs::is_directory(near, ignored)) {
       base_model_ = near.lexically_normal().string();
-    }
-  }
-}
-
-/// PEFT's rule for patterns: the first that matches an end of the module's name.
-double AdapterFolder::by_pattern(const std::vector<Pattern>& patterns, const std::string& module,
-                                 double otherwise) {
-  for (const Pattern& pattern : patterns) {
-    if (pattern.names.is_in(module)) {
-      return pattern.value;
-    }
-  }
-  return otherwise;
-}
-
-void AdapterFolder::read_pattern(const JsonValue& root, std::string_view key,
-                                 std::vector<Pattern>& out) {
-  if (const auto patterns = root.find(key)) {
-    for (const auto& [pattern, value] : patterns->members()) {
-      const double number = value.number();
-      if (!(number > 0 && number <= kMostOfPattern)) {
-        throw value.wrong(fmt::format("a number above 0, at most {}", kMostOfPattern));
-      }
-      out.push_back({NamePattern(fmt::format(R"((?:.*\.)?(?:{})$)", pattern),
-                                 {.where = kWhere, .what = key, .at_begin = true}),
-                     number});
-    }
-  }
-}
-
-/// Notes what a tensor is to which module or parameter.
-void AdapterFolder::place(const TensorInfo& tensor) {
-  const std::string parameter = tensor.name.substr(kPrefix.size());
-  using Part = const TensorInfo* AdapterModule::*;
-  constexpr std::array<std::pair<std::string_view, Part>, 7> kParts = {{
-      {kAdapterA, &AdapterModule::a},
-      {kAdapterB, &AdapterModule::b},
-      {".lora_embedding_A", &AdapterModule::a},
-      {".lora_embedding_B", &AdapterModule::b},
-      {".lora_B.bias", &AdapterModule::bias},
-      {".lora_magnitude_vector", &AdapterModule::magnitude},
-      {".lora_magnitude_vector.weight", &AdapterModule::magnitude},
-  }};
-  for (const auto& [ending, part] : kParts) {
-    if (!parameter.ends_with(ending)) {
-      continue;
-    }
-    const std::string name = parameter.substr(0, parameter.size() - ending.size());
-    AdapterModule& module = modules_[name];
-    module.on_embedding = module.on_embedding || ending.starts_with(".lora_embedding");
-    module.*part = &tensor;
-    return;
-  }
-  constexpr std::string_view kBase = ".base_layer.";
-  std::string whole = parameter;
-  if (const std::size_t at = whole.rfind(kBase); at != std::string::npos) {
-    whole.replace(at, kBase.size(), ".");
-  }
-  if (!whole_.emplace(whole, &tensor).second) {
-    throw user_error(kWhere, "{} has \"{}\" twice; save the adapter again",
-                     weights_.path().string(), whole);
-  }
-}
-
-/// Ranks and scales of the modules, and what of them is not trained here.
-void AdapterFolder::complete_modules() {
-  for (auto& [name, module] : modules_) {
-    if (module.a == nullptr || module.b == nullptr) {
-      throw user_error(kWhere, "{} has no {} of {}; save the adapter again",
-                       weights_.path().string(), module.a == nullptr ? "lora_A" : "lora_B", name);
-    }
-    module.rank =
-        static_cast<std::int64_t>(by_pattern(ranks_, name, static_cast<double>(lora_.rank)));
-    const auto rank = static_cast<double>(module.rank);
-    module.scale =
-        by_pattern(alphas_, name, lora_.alpha) / (lora_.rank_stabilised ? std::sqrt(rank) : rank);
-    if (beyond_training_.empty() && module.on_embedding) {
-      beyond_training_ = "LoRA on an embedding";
-    }
-  }
-  for (const auto& [parameter, tensor] : whole_) {
-    if (beyond_training_.empty() && tensor_name(parameter) != tensor->name) {
-      beyond_training_ = fmt::format("the copy {}", tensor->name.substr(kPrefix.size()));
     }
   }
 }

@@ -92,6 +92,7 @@ class AdapterFolder {
                            double otherwise);
   void find_targets();
   void place(const TensorInfo& tensor);
+  void require_as_config(const std::string& name, const AdapterModule& module) const;
   void complete_modules();
 
   std::filesystem::path folder_;
@@ -99,6 +100,8 @@ class AdapterFolder {
   LoraOptions lora_;
   std::string base_model_;
   bool keeps_tie_ = false;
+  bool uses_dora_ = false;
+  bool has_lora_bias_ = false;
   std::vector<Pattern> ranks_;
   std::vector<Pattern> alphas_;
   std::map<std::string, AdapterModule> modules_;

@@ -10,6 +10,7 @@
 
 #include <fmt/ranges.h>
 
+#include "actors/checkpoint/checkpoint_folder.hpp"
 #include "models/foreign/readers.hpp"
 
 namespace tandem {
@@ -36,12 +37,14 @@ bool is_universal(const fs::path& folder) {
   return fs::is_directory(folder / "zero", ignored);
 }
 
-/// Folders of DeepSpeed's tags, of which a file `latest` would name one; by their names.
+/// Folders of DeepSpeed's tags, of which a file `latest` would name one; by their names. A run's
+/// own checkpoints are not looked into: that is done by descriptor.
 std::vector<std::string> tags_in(const fs::path& folder) {
   std::vector<std::string> tags;
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.is_directory(ignored) && has_deepspeed_files(entry.path())) {
+    if (!step_of_checkpoint(entry.path().filename().string()) && entry.is_directory(ignored) &&
+        has_deepspeed_files(entry.path())) {
       tags.push_back(entry.path().filename().string());
     }
   }

@@ -213,8 +213,8 @@ TEST_F(Lora, AdaptersOfOthersAreReadOrRefusedByName) {
   };
   refused("\"use_dora\": false", "\"use_dora\": true", "use_dora");
   refused("\"LORA\"", "\"IA3\"", "IA3");
-  refused("\"bias\": \"none\"", "\"bias\": \"all\"", "bias");
-  refused("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 8}", "rank_pattern");
+  refused("\"bias\": \"none\"", "\"bias\": \"some\"", "bias");
+  refused("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 8}", "belong together");
   refused("\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa\"", "pissa");
   refused("\"r\": 2", "\"r\": 3", "belong together");
   EXPECT_EQ(merge_with("\"use_dora\": false", "\"use_dora\": null").code, 0);
