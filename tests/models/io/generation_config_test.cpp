@@ -60,9 +60,15 @@ TEST(GenerationConfig, TheModelsConfigDecidesWhereThereIsNone) {
   EXPECT_EQ(generation_end_tokens(folders.to), (Ids{3, 9}));
 }
 
+TEST(GenerationConfig, AnIdOfNoTokenEndsNothing) {
+  const Folders folders;
+  test::put(folders.from / "generation_config.json", R"({"eos_token_id": [-1, 7]})");
+  EXPECT_EQ(generation_end_tokens(folders.from), Ids{7});
+}
+
 TEST(GenerationConfig, AMalformedFileIsOneLine) {
   const Folders folders;
-  for (const char* text : {"[", R"({"eos_token_id": "end"})", R"({"eos_token_id": -1})"}) {
+  for (const char* text : {"[", R"({"eos_token_id": "end"})", R"({"eos_token_id": 1.5})"}) {
     test::put(folders.from / "generation_config.json", text);
     test::expect_error([&] { (void)generation_end_tokens(folders.from); },
                        {"generation_config.json", "correct the file or remove it"});
