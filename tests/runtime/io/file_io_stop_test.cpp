@@ -137,7 +137,7 @@ Task<> block_until_written(FileIo* io, std::string path, int* blocking, int* end
 }
 
 TEST_P(FileIoStop, QueuedOperationsLeaveTheQueueAtOnce) {
-  // One thread, or a ring of one, is held by a call that blocks. What queues up behind is stopped.
+  // One thread, or a ring of one, is held by a call that blocks. Calls behind it are stopped.
   const Pipe pipe(folder + "/pipe");
   FileIo::Options narrow = with(options(), 4096, 1);
   narrow.threads = 1;
@@ -149,6 +149,7 @@ TEST_P(FileIoStop, QueuedOperationsLeaveTheQueueAtOnce) {
         int blocking = 0;
         int opened = 0;
         int stops = 0;
+        const IoFile file = co_await files->open(f + "/file", OpenMode::kReadWrite);
         for (int i = 0; i < 4; ++i) {
           scope.spawn("blocks", block_until_written, files, pipe_name, &blocking, &opened);
         }
@@ -160,14 +161,14 @@ TEST_P(FileIoStop, QueuedOperationsLeaveTheQueueAtOnce) {
         for (int i = 0; i < 5; ++i) {
           scope.spawn(
               "waits",
-              [](FileIo* r, std::string path, StopToken stop, int* count) -> Task<> {
+              [](FileIo* r, const IoFile* waits, StopToken stop, int* count) -> Task<> {
                 try {
-                  (void)co_await r->open(path, OpenMode::kRead, stop);
+                  co_await r->fsync(*waits, stop);
                 } catch (const Stopped&) {
                   ++*count;
                 }
               },
-              files, f + "/not there", source.token(), &stops);
+              files, &file, source.token(), &stops);
         }
         for (int i = 0; i < 20; ++i) {
           co_await yield();
