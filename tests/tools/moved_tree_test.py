@@ -45,6 +45,13 @@ class MovedTree(unittest.TestCase):
             self.assertEqual((called, stayed), (["cmake", "ninja"], False))
             self.assertIn(f"was configured for {home}", said)
 
+    def test_a_folder_behind_a_link_stays(self):
+        elsewhere = self.tree.parent / "elsewhere"
+        elsewhere.mkdir()
+        (self.tree / "build").symlink_to(elsewhere)
+        called, stayed, _ = self.built(ROOT)
+        self.assertEqual((called, stayed), (["ninja"], True))
+
     def test_its_own_folder_stays(self):
         link = self.tree.parent / "link"
         link.symlink_to(self.tree)
