@@ -228,6 +228,7 @@ std::size_t EventLoop::run_ready(std::size_t most) {
 int EventLoop::ready_descriptor() {
   if (foreign_ == nullptr) {
     foreign_ = std::make_unique<detail::ForeignWake>(reactor_);
+    foreign_seen_.store(foreign_.get(), std::memory_order_release);
     foreign_->ring();  // the first run_ready() sees to the rest
   }
   return foreign_->descriptor();
@@ -406,8 +407,8 @@ void EventLoop::wake() noexcept {
   if (detail::t_wake_tap != nullptr) [[unlikely]] {
     detail::t_wake_tap->woken(*this);
   }
-  if (foreign_ != nullptr) {
-    foreign_->ring();
+  if (detail::ForeignWake* const foreign = foreign_seen_.load(std::memory_order_acquire)) {
+    foreign->ring();
   }
   reactor_.stop();
   wakes_.paid();

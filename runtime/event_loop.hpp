@@ -297,6 +297,7 @@ class EventLoop {
   asio::executor_work_guard<asio::io_context::executor_type> reactor_work_;
   detail::Alarm alarm_;
   std::unique_ptr<detail::ForeignWake> foreign_;  // null: no foreign loop waits for this one
+  std::atomic<detail::ForeignWake*> foreign_seen_{nullptr};  // the same, for threads that wake
   PendingWakeups wakes_;
   ExpectedWait expected_;
   std::uint64_t stalls_ = 0;
