@@ -222,7 +222,7 @@ Task<> Engine::Impl::restore_tensors(const StateSource* source, bool moments,
   }
   co_await step.weights_replaced();
   if (const FrozenBase& base = rank.loader().frozen_base(); base.any()) {
-    // What the source does not give again has to be saved.
+    // Saves keep frozen values that the source does not give again.
     const std::vector<std::byte> of_source =
         co_await of_all_ranks(std::vector(1, base.is_of_source() ? std::byte{1} : std::byte{0}));
     if (std::ranges::find(of_source, std::byte{0}) != of_source.end()) {

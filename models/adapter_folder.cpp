@@ -25,7 +25,6 @@ namespace {
 
 constexpr std::string_view kWhere = "adapter";
 constexpr std::uint64_t kMostConfigBytes = 4u << 20;
-constexpr std::string_view kPrefix = "base_model.model.";
 // Under this name PEFT saves an embedding once more that is the head, too.
 constexpr std::string_view kTiedHead = "lm_head.weight";
 constexpr std::string_view kPeftVersion = "0.21.2";  // whose files these are like
@@ -63,7 +62,7 @@ std::vector<std::string> strings_or_none(const JsonValue& root, std::string_view
 
 /// What a parameter of adapters is called in the file.
 std::string tensor_name(std::string_view parameter) {
-  return fmt::format("{}{}", kPrefix, parameter);
+  return fmt::format("{}{}", kAdapterPrefix, parameter);
 }
 
 /// The name of an embedding that is the head, too; empty where the head is its own.
@@ -191,12 +190,13 @@ std::string AdapterFolder::beyond_training(const HfConfig& config) const {
 
 void AdapterFolder::find_targets() {
   for (const TensorInfo& tensor : weights_.tensors()) {
-    if (!tensor.name.starts_with(kPrefix) || !is_float(tensor.type) || tensor.size_bytes == 0) {
+    if (!tensor.name.starts_with(kAdapterPrefix) || !is_float(tensor.type) ||
+        tensor.size_bytes == 0) {
       throw user_error(kWhere,
                        "{}: tensor \"{}\" ({} {}) is none of an adapter's, which are float, not "
                        "empty and begin with {}; save the adapter again",
                        weights_.path().string(), tensor.name, name_of(tensor.type),
-                       shape_text(tensor.shape), kPrefix);
+                       shape_text(tensor.shape), kAdapterPrefix);
     }
     place(tensor);
   }

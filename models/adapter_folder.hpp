@@ -59,13 +59,15 @@ class AdapterFolder {
   [[nodiscard]] const SafetensorsFile& file() const noexcept { return weights_; }
   /// By the full names of modules.
   [[nodiscard]] const std::map<std::string, AdapterModule>& modules() const { return modules_; }
-  /// What stands in for parameters of the base, by their names: what was trained whole, and copies.
+  /// The tensors that stand in for parameters of the base, by name: those trained whole, and
+  /// copies.
   [[nodiscard]] const std::map<std::string, const TensorInfo*>& whole() const { return whole_; }
   /// Whether modules_to_save names the parameter's module.
   [[nodiscard]] bool is_trained_whole(std::string_view parameter) const;
   /// ensure_weight_tying
   [[nodiscard]] bool keeps_tie() const noexcept { return keeps_tie_; }
-  /// What of these adapters can be merged and used, but not trained on here; empty: nothing.
+  /// The first part of these adapters that this engine can merge and use, but not train; empty:
+  /// none.
   [[nodiscard]] std::string beyond_training(const HfConfig& config) const;
   /// Throws user_error, with both shapes.
   void require_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape) const;

@@ -10,7 +10,10 @@
 
 namespace tandem {
 
-// Which say how tensors are read, or what they are worth.
+/// The names of all tensors in the file begin so.
+inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
+
+// These fields say how tensors are read, or by which factor they count.
 inline constexpr std::array<std::string_view, 14> kReadAdapterKeys = {"peft_type",
                                                                       "base_model_name_or_path",
                                                                       "r",
@@ -26,14 +29,14 @@ inline constexpr std::array<std::string_view, 14> kReadAdapterKeys = {"peft_type
                                                                       "lora_bias",
                                                                       "init_lora_weights"};
 
-// Which change nothing of what the tensors in the file are: the tensors say what was adapted.
+// These fields change no merged weight: the tensors in the file say which modules were adapted.
 inline constexpr std::array<std::string_view, 16> kHarmlessAdapterKeys = {
     "auto_mapping",   "exclude_modules",     "fan_in_fan_out", "inference_mode",
     "layers_pattern", "layers_to_transform", "megatron_core",  "megatron_config",
     "peft_version",   "qalora_group_size",   "revision",       "target_modules",
     "task_type",      "runtime_config",      "loftq_config",   "eva_config"};
 
-// Which ask for another sum than W + s B A, or for other places of it.
+// These fields ask for another sum than W + s B A, or for another place of it.
 inline constexpr std::array<std::string_view, 12> kRefusedAdapterKeys = {
     "alora_invocation_tokens", "arrow_config",   "corda_config",      "kasa_config",
     "layer_replication",       "lora_ga_config", "monteclora_config", "target_parameters",

@@ -10,6 +10,7 @@
 
 #include "actors/storage/json.hpp"
 #include "models/adapter_folder.hpp"
+#include "models/adapter_keys.hpp"
 #include "models/transformer/adapters.hpp"
 #include "runtime/util/error.hpp"
 
@@ -17,7 +18,6 @@ namespace tandem {
 namespace {
 
 constexpr std::string_view kWhere = "adapter";
-constexpr std::string_view kPrefix = "base_model.model.";
 constexpr double kMostOfPattern = 1 << 20;
 
 }  // namespace
@@ -50,7 +50,7 @@ void AdapterFolder::read_pattern(const JsonValue& root, std::string_view key,
 
 /// Notes what a tensor is to which module or parameter.
 void AdapterFolder::place(const TensorInfo& tensor) {
-  const std::string parameter = tensor.name.substr(kPrefix.size());
+  const std::string parameter = tensor.name.substr(kAdapterPrefix.size());
   using Part = const TensorInfo* AdapterModule::*;
   constexpr std::array<std::pair<std::string_view, Part>, 7> kParts = {{
       {kAdapterA, &AdapterModule::a},
@@ -118,8 +118,8 @@ void AdapterFolder::complete_modules() {
     }
   }
   for (const auto& [parameter, tensor] : whole_) {
-    if (beyond_training_.empty() && tensor->name.substr(kPrefix.size()) != parameter) {
-      beyond_training_ = fmt::format("the copy {}", tensor->name.substr(kPrefix.size()));
+    if (beyond_training_.empty() && tensor->name.substr(kAdapterPrefix.size()) != parameter) {
+      beyond_training_ = fmt::format("the copy {}", tensor->name.substr(kAdapterPrefix.size()));
     }
   }
 }

@@ -16,8 +16,8 @@ struct Family;
 
 /// Reads `path`: the file, or the folder that holds config.json. Throws user_error when it is
 /// missing or not JSON, when no family has its model_type (the message names those there are), when
-/// a size makes no sense, or when it asks for a feature that the models do not have. Of a folder
-/// the weights say whether the head is the embedding (untie_if_stored_apart()).
+/// a size makes no sense, or when it asks for a feature that the models do not have. A
+/// folder's weights decide whether the head is the embedding (untie_if_stored_apart()).
 HfConfig read_hf_config(const std::filesystem::path& path);
 /// The same from text; `file` is what errors call it.
 HfConfig parse_hf_config(std::string_view json, std::string_view file);

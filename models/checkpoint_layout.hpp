@@ -66,7 +66,8 @@ class CheckpointReader {
   /// go to `used`.
   Stored match_whole(const HfConfig& config, const ParameterSpec& tensor,
                      std::set<std::string>& used) const;
-  /// Of an expert's matrix that lies in a tensor with those of all experts; nothing where none is.
+  /// The place of an expert's matrix in a tensor that holds those of all experts; nullopt: there is
+  /// no such tensor.
   [[nodiscard]] std::optional<Stored> match_in_stack(const HfConfig& config,
                                                      const ParameterSpec& tensor,
                                                      std::set<std::string>& used) const;

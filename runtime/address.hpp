@@ -177,7 +177,7 @@ class Address {
 
 }  // namespace tandem
 
-/// Of the actor: equal for the addresses that == calls equal.
+/// The actor's hash: addresses that == calls equal have equal ones.
 template <class... Messages>
 struct std::hash<tandem::Address<Messages...>> {
   std::size_t operator()(const tandem::Address<Messages...>& address) const noexcept {

@@ -97,9 +97,9 @@ class EventLoop {
   std::size_t run_ready(std::size_t most);
   /// For a loop inside a foreign one: a descriptor that can be read (poll, epoll, a
   /// QSocketNotifier) as soon as run_ready() has something to do: due timers, sockets, files, what
-  /// other threads post. Each run_ready() makes it ready anew. What the foreign loop's own code
-  /// spawns or posts here is followed by a run_ready(). Made by the first call; throws Error where
-  /// no descriptor is left.
+  /// other threads post. Each run_ready() makes it ready anew. The foreign loop's own code
+  /// calls run_ready() after it has spawned or posted something here. The first call makes the
+  /// descriptor; throws Error where none is left.
   int ready_descriptor();
   /// For the same code: a loop with nothing to do tells those who post that it sleeps; until
   /// stop_sleeping() or run_ready() only their wake makes it ready. Nothing if something is there.

@@ -13,7 +13,7 @@ DeadlineExceeded::DeadlineExceeded(const char* request, const char* actor)
 
 namespace {
 
-// What keeps the task, whose tasks in turn may wait in scopes that were stopped with it.
+// Reports the awaits that keep the task; its tasks in turn may wait in scopes stopped with it.
 void report_kept(const TaskPromiseBase& task, EventLoop& loop) {
   std::string text = fmt::format(
       "[deadline] a part of task \"{}\" was asked to stop at its deadline and still waits after "

@@ -43,8 +43,8 @@ struct RunState {
   std::int64_t step_micro_batches = 0;  // of all ranks
   std::string loss_mean;                // what a step's loss is the mean of
 
-  /// Of each parameter that is left out, as its source gives it again: its name and FrozenBase's
-  /// number of its values.
+  /// The parameters that the checkpoint leaves out, as their source gives them again: the name and
+  /// FrozenBase's number of the values.
   std::vector<std::pair<std::string, std::uint64_t>> base;
 
   // What it may change.

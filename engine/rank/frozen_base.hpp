@@ -32,7 +32,8 @@ class FrozenBase {
   [[nodiscard]] bool is_of_source(std::size_t unit) const { return is_of_source_[unit]; }
   [[nodiscard]] bool is_of_source() const;
   [[nodiscard]] bool any() const;
-  /// Of this rank's slices: of each parameter of each frozen unit, in the model's order.
+  /// The sums over this rank's slices of the frozen unit, one for each parameter in the model's
+  /// order.
   [[nodiscard]] const std::vector<std::uint64_t>& sums_of(std::size_t unit) const {
     return sums_[unit];
   }

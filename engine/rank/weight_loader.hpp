@@ -32,7 +32,7 @@ class WeightLoader {
   WeightLoader(const RankLayout& layout, const RankMemory& memory, Accelerator* accelerator,
                CpuPool& pool);
 
-  /// What the values of frozen units are, so that a checkpoint need not have them.
+  /// The sums that identify the values of frozen units, by which a checkpoint can leave those out.
   [[nodiscard]] const FrozenBase& frozen_base() const noexcept { return base_; }
 
   /// Once, before the first step. Throws what the model's source throws.
@@ -93,7 +93,7 @@ class WeightLoader {
   template <class BuffersOf>
   Task<> load_into(const Work* work, BuffersOf buffers_of);
   void load_piece(const Piece& piece, const UpdateBuffers& buffers);
-  /// What the sums of a frozen unit's values are: this rank's slice of it.
+  /// The sums over this rank's slice of a frozen unit, one for each parameter.
   [[nodiscard]] std::vector<std::uint64_t> sums_of(std::size_t unit,
                                                    std::span<const float> slice) const;
   Task<> load_elsewhere(std::size_t unit);

@@ -70,7 +70,7 @@ bool is_one_of(std::span<const std::string_view> keys, std::string_view key) {
   return std::ranges::find(keys, key) != keys.end();
 }
 
-/// Of the family, or else of all.
+/// The member in the family's list, or else in the list for all families; null: in neither.
 const ConfigMember* find_member(const Family& family, std::string_view key) {
   for (const std::span<const ConfigMember> list :
        {family.members, std::span<const ConfigMember>(kCommon)}) {

@@ -18,7 +18,7 @@ class ForeignWake {
   ForeignWake(const ForeignWake&) = delete;
   ForeignWake& operator=(const ForeignWake&) = delete;
 
-  /// Of the reactor, which owns it.
+  /// The reactor's descriptor; the reactor owns it.
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
   /// It can be read until the reactor has been polled. Never blocks, never fails.
   void ring() noexcept;

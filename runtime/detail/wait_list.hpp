@@ -2,7 +2,7 @@
 // stopped.
 //
 // Invariant: a waiter is in the list until take_first() or its stop, never both; then it is posted,
-// once. Of a group, a ring of waiters in several lists, the first that is taken or stopped is
+// once. A group is a ring of waiters in several lists: the first that is taken or stopped is
 // posted, and the others leave their lists at that moment.
 // Thread rule: of the loop's thread. Internal to Semaphore, Channel and select().
 #pragma once

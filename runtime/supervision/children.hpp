@@ -50,7 +50,7 @@ struct RestartLimit {
   Duration within = std::chrono::seconds(10);
 };
 
-/// Of one child.
+/// How one child is restarted.
 struct ChildOptions {
   RestartLimit limit = {};
   /// The pause before the first restart, twice as long before the next, at most `backoff_most`.

@@ -153,7 +153,7 @@ class Place {
   std::string name_;
 };
 
-/// What `call` returns for the place; -1 where that is not reached.
+/// The result of `call` for the place; -1 where the place is not reached.
 template <class Call>
 int call_at(const std::string& path, bool itself, Call call) noexcept {
   try {

@@ -158,7 +158,7 @@ TEST_F(Misuse, WrongSizesAreRefused) {
   EXPECT_NO_THROW(engine_.evaluate_sums(data, {.micro_batch = 1}));
 }
 
-/// Of `records`, each with a token less than it says.
+/// A data set of `records`, each with a token less than it says.
 class Wrong : public Dataset {
  public:
   explicit Wrong(std::int64_t records) : records_(records) {}

@@ -64,7 +64,7 @@ bool is_ours(const char* path) {
          std::strncmp(path, plan().folder, std::strlen(plan().folder)) == 0;
 }
 
-/// Of a path from a folder's descriptor.
+/// Whether a path from a folder's descriptor lies in the tested folder.
 bool is_ours(int folder, const char* path) {
   if (folder == AT_FDCWD || path == nullptr || path[0] == '/') {
     return is_ours(path);

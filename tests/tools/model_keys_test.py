@@ -14,7 +14,7 @@ from pathlib import Path
 
 SKIPPED = 77  # ctest's SKIP_RETURN_CODE
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model_keys.md"
-# What a key says of the code that runs, not of the model.
+# These names concern the code that runs, not the model.
 OF_CODE = {"get_text_config", "_attn_implementation", "_experts_implementation", "to_dict"}
 # Members of a whole model around the text model, which alone is read.
 OF_WHOLE = {"image_token_id", "mm_tokens_per_image", "text_config", "vision_config", "boi_token_id", "eoi_token_id"}

@@ -20,7 +20,7 @@ JsonOrigin origin(std::string_view file) {
           .advice = "correct the file or download it again"};
 }
 
-/// Of a token that is a text, or an object with its flags.
+/// The text of a token, which the file gives alone or in an object with the token's flags.
 std::string_view text_of(const JsonValue& token) {
   return token.is_object() ? token.at("content").string() : token.string();
 }

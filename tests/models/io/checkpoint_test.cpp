@@ -230,7 +230,7 @@ TEST(IoCheckpoint, RefusesIndexesThatDisagreeWithTheShards) {
        {"model-00003-of-00003.safetensors", "truncated"});
 }
 
-// What the index says of the shards' contents is looked at by no reader of such files.
+// No other reader of such files compares the index with the shards' contents.
 TEST(IoCheckpoint, NotesWhereTheIndexAndTheShardsDiffer) {
   const auto with = [](auto&& change, std::string_view expected) {
     const TempDir dir;

@@ -1,5 +1,5 @@
-// What dies while something waits for it, or is told twice, is refused in words, in release builds
-// too: each promise of docs/runtime.md and of the headers that a check keeps.
+// A check refuses in words, in release builds too, an object that dies while something waits for it
+// or that is completed twice: each promise of docs/runtime.md and of the headers that a check keeps.
 #include <optional>
 #include <stdexcept>
 #include <thread>

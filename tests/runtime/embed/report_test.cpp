@@ -1,4 +1,4 @@
-// What no caller waits for is said: to a hook, or on stderr.
+// The runtime reports errors that no caller waits for to a hook, or on stderr.
 #include "runtime/report.hpp"
 
 #include <stdexcept>
@@ -15,6 +15,7 @@
 #include "runtime/util/name.hpp"
 #include "runtime/when_all.hpp"
 #include "runtime/with_deadline.hpp"
+#include "tests/runtime/embed/report_fixture.hpp"
 
 namespace tandem {
 namespace {
@@ -24,17 +25,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-std::vector<std::string> g_said;
-
-struct Report : testing::Test {
-  void SetUp() override {
-    g_said.clear();
-    set_report_hook([](std::string_view line) noexcept { g_said.emplace_back(line); });
-  }
-  void TearDown() override { set_report_hook(nullptr); }
-  ManualClock clock;
-  EventLoop loop{{.name = "test", .clock = &clock}};
-};
+struct Report : ReportFixture {};
 using ReportDeathTest = Report;
 
 TEST_F(Report, AFailureThatNothingTookGoesToTheHook) {

@@ -11,6 +11,7 @@
 #include "runtime/report.hpp"
 #include "runtime/semaphore.hpp"
 #include "runtime/sleep.hpp"
+#include "tests/runtime/embed/report_fixture.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -27,17 +28,7 @@ Task<int> fail_after(Duration time) {
   throw std::runtime_error("out of paper");
 }
 
-std::vector<std::string> g_said;
-
-struct SpawnedTest : testing::Test {
-  void SetUp() override {
-    g_said.clear();
-    set_report_hook([](std::string_view line) noexcept { g_said.emplace_back(line); });
-  }
-  void TearDown() override { set_report_hook(nullptr); }
-  ManualClock clock;
-  EventLoop loop{{.name = "test", .clock = &clock}};
-};
+struct SpawnedTest : ReportFixture {};
 
 TEST_F(SpawnedTest, GivesWhatTheTaskReturned) {
   Scope scope(loop);
