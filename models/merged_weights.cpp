@@ -214,6 +214,20 @@ void MergedWeights::read_own(const std::string& parameter, std::int64_t begin, s
   base_(spec, begin, end, out);
 }
 
+void MergedWeights::bring_to_magnitude(const LowRank& low, std::int64_t row,
+                                       std::span<float> values) {
+  double square = 0;
+  for (const float value : values) {
+    square += static_cast<double>(value) * value;
+  }
+  for (std::size_t j = 0; j < values.size(); ++j) {
+    const double factor = low.by_rows
+                              ? low.magnitudes[static_cast<std::size_t>(row)] / std::sqrt(square)
+                              : low.magnitudes[j] / low.lengths[j];
+    values[j] = static_cast<float>(factor * static_cast<double>(values[j]));
+  }
+}
+
 void MergedWeights::read_rows(const LowRank& low, const std::string& parameter, std::int64_t first,
                               std::int64_t last, float* out) const {
   read_own(parameter, first * low.width, last * low.width, out);
@@ -231,16 +245,11 @@ void MergedWeights::read_rows(const LowRank& low, const std::string& parameter, 
     }
     float* const values = out + static_cast<std::size_t>(row - first) * width;
     const auto scale = static_cast<float>(low.scale);
-    double square = 0;
     for (std::size_t j = 0; j < width; ++j) {
       values[j] += scale * sum[j];
-      square += static_cast<double>(values[j]) * values[j];
     }
-    for (std::size_t j = 0; !low.magnitudes.empty() && j < width; ++j) {
-      const double factor = low.by_rows
-                                ? low.magnitudes[static_cast<std::size_t>(row)] / std::sqrt(square)
-                                : low.magnitudes[j] / low.lengths[j];
-      values[j] = static_cast<float>(factor * static_cast<double>(values[j]));
+    if (!low.magnitudes.empty()) {
+      bring_to_magnitude(low, row, std::span(values, width));
     }
   }
 }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,7 @@ class MergedWeights {
   [[nodiscard]] std::size_t replaced() const noexcept { return replaced_; }
 
  private:
-  /// What a matrix gets added: rows of `left` times `right`, both fp32.
+  /// The sum that is added to a matrix: rows of `left` times `right`, both fp32.
   struct LowRank {
     std::int64_t rank = 0;
     std::int64_t width = 0;  // of the weight's rows
@@ -64,6 +65,8 @@ class MergedWeights {
   void read_own(const std::string& parameter, std::int64_t begin, std::int64_t end,
                 float* out) const;
   /// Whole rows of W + s B A.
+  /// DoRA: the row of the sum as it counts.
+  static void bring_to_magnitude(const LowRank& low, std::int64_t row, std::span<float> values);
   void read_rows(const LowRank& low, const std::string& parameter, std::int64_t first,
                  std::int64_t last, float* out) const;
 
