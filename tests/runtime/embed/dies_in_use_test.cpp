@@ -1,5 +1,6 @@
 // A check refuses in words, in release builds too, an object that dies while something waits for it
-// or that is completed twice: each promise of docs/runtime.md and of the headers that a check keeps.
+// or that is completed twice: each promise of docs/runtime.md and of the headers that a check
+// keeps.
 #include <optional>
 #include <stdexcept>
 #include <thread>
