@@ -18,6 +18,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/with_deadline.hpp"
+#include "tests/support/file_backends.hpp"
 
 namespace tandem {
 namespace {
@@ -95,7 +96,8 @@ TEST_P(ShortRuns, RunReadyDoesEverythingThatIsReady) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, ShortRuns,
-                         testing::Values(FileIo::Backend::kAuto, FileIo::Backend::kThreads));
+                         testing::Values(FileIo::Backend::kAuto, FileIo::Backend::kThreads),
+                         backend_of);
 
 // A foreign loop that only ever waits for the descriptor: without it this would wait for ever.
 TEST_P(ShortRuns, ADescriptorSaysWhenThereIsSomethingToDo) {

@@ -20,6 +20,7 @@
 #include "runtime/sim/sim_files.hpp"
 #include "runtime/sim/sim_world.hpp"
 #include "runtime/sleep.hpp"
+#include "tests/support/file_backends.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -152,9 +153,7 @@ TEST_P(StateFileOnDisk, WhatWasNotWrittenByTheRunIsNotTrainedOn) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, StateFileOnDisk,
                          testing::Values(FileIo::Backend::kAuto, FileIo::Backend::kThreads),
-                         [](const auto& backend) {
-                           return backend.param == FileIo::Backend::kAuto ? "chosen" : "threads";
-                         });
+                         backend_of);
 
 }  // namespace
 }  // namespace tandem

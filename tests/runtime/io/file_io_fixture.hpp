@@ -15,6 +15,7 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/io/faulty_files.hpp"
 #include "runtime/io/file_io.hpp"
+#include "tests/support/file_backends.hpp"
 
 namespace tandem {
 
@@ -83,13 +84,6 @@ inline FileIo::Options with(FileIo::Options options, std::size_t call_bytes_max,
   return options;
 }
 
-inline const char* name_of(FileIo::Backend backend) {
-  return backend == FileIo::Backend::kUring ? "uring" : "threads";
-}
-inline void PrintTo(FileIo::Backend backend, std::ostream* out) { *out << name_of(backend); }
-inline std::string backend_of(const ::testing::TestParamInfo<FileIo::Backend>& which) {
-  return name_of(which.param);
-}
 inline const auto kBothBackends =
     ::testing::Values(FileIo::Backend::kUring, FileIo::Backend::kThreads);
 

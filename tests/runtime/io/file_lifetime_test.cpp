@@ -15,6 +15,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/with_deadline.hpp"
+#include "tests/support/file_backends.hpp"
 
 namespace tandem {
 namespace {
@@ -127,7 +128,8 @@ TEST_P(FileLifetime, AnOpenThatBlocksIsStopped) {
 }
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, FileLifetime,
-                         testing::Values(FileIo::Backend::kAuto, FileIo::Backend::kThreads));
+                         testing::Values(FileIo::Backend::kAuto, FileIo::Backend::kThreads),
+                         backend_of);
 
 }  // namespace
 }  // namespace tandem
