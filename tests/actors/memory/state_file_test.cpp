@@ -20,7 +20,7 @@
 #include "runtime/sim/sim_files.hpp"
 #include "runtime/sim/sim_world.hpp"
 #include "runtime/sleep.hpp"
-#include "tests/support/file_backends.hpp"
+#include "tests/runtime/io/file_backends.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {

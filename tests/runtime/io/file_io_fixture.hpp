@@ -15,7 +15,7 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/io/faulty_files.hpp"
 #include "runtime/io/file_io.hpp"
-#include "tests/support/file_backends.hpp"
+#include "tests/runtime/io/file_backends.hpp"
 
 namespace tandem {
 

@@ -15,7 +15,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/with_deadline.hpp"
-#include "tests/support/file_backends.hpp"
+#include "tests/runtime/io/file_backends.hpp"
 
 namespace tandem {
 namespace {

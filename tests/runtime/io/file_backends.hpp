@@ -1,5 +1,6 @@
-// The two ways of file operations as parameters of tests: their words in a test's name. A parameter
-// without words is printed as its bytes, and such a name fails the test run.
+// tests/runtime/io/file_backends.hpp — the two ways of file operations as parameters of tests:
+// their words in a test's name. A parameter without words is printed as its bytes, and such a name
+// fails the test run.
 #pragma once
 
 #include <ostream>
