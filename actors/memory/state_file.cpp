@@ -19,6 +19,9 @@
 namespace tandem {
 namespace {
 
+// Below it the way to another thread and back costs more than the sums.
+constexpr std::size_t kSummedByTheLoop = std::size_t{64} << 10;
+
 std::uint32_t sum_of(const std::byte* block) noexcept {
   return static_cast<std::uint32_t>(XXH3_64bits(block, StateFile::kAlignment));
 }
@@ -98,16 +101,15 @@ StateFile::~StateFile() {
   }
 }
 
-Task<> StateFile::open(FileIo* io, std::string path, std::size_t piece_bytes, BusyTime* busy) {
-  TANDEM_CHECK(io_ == nullptr, "a state file is opened once");
-  io_ = io;
-  busy_ = busy;
-  piece_bytes_ = std::max(aligned(piece_bytes), kAlignment);
-  path_ = path;
-  file_ = co_await open_private(io, path);
+Task<> StateFile::open(Options options) {
+  TANDEM_CHECK(options_.io == nullptr, "a state file is opened once");
+  TANDEM_CHECK(options.io != nullptr && options.pool != nullptr, "a state file has its helpers");
+  options.piece_bytes = std::max(aligned(options.piece_bytes), kAlignment);
+  options_ = std::move(options);
+  file_ = co_await open_private(options_.io, options_.path);
   int error = 0;
   try {
-    co_await io->reserve(file_, bytes_);
+    co_await options_.io->reserve(file_, bytes_);
   } catch (const FileError& failed) {
     error = failed.error_number();
     if (error != ENOSPC && error != EDQUOT && error != EFBIG) {
@@ -119,19 +121,20 @@ Task<> StateFile::open(FileIo* io, std::string path, std::size_t piece_bytes, Bu
         ExitCode::kRefused, "nvme",
         "cannot reserve {} bytes for what lies on NVMe in {}: {}; free some, give another "
         "folder with --nvme_path, or leave more of the state in memory",
-        bytes_, path, std::strerror(error));
+        bytes_, options_.path, std::strerror(error));
   }
 }
 
 std::vector<StateFile::Piece> StateFile::pieces_of(const std::vector<Transfer>& transfers) {
   std::vector<Piece> pieces;
   for (const Transfer& transfer : transfers) {
-    TANDEM_CHECK(holds(transfer.in_file) && io_ != nullptr, "a transfer is of an open file");
+    TANDEM_CHECK(holds(transfer.in_file) && options_.io != nullptr,
+                 "a transfer is of an open file");
     const std::size_t bytes = aligned(transfer.bytes);
-    for (std::size_t at = 0; at < bytes; at += piece_bytes_) {
-      pieces.push_back(
-          {this,
-           {transfer.in_file + at, transfer.memory + at, std::min(piece_bytes_, bytes - at)}});
+    for (std::size_t at = 0; at < bytes; at += options_.piece_bytes) {
+      pieces.push_back({this,
+                        {transfer.in_file + at, transfer.memory + at,
+                         std::min(options_.piece_bytes, bytes - at)}});
     }
   }
   return pieces;
@@ -147,8 +150,8 @@ Task<> StateFile::write(std::vector<Transfer> transfers, Name what) {
 
 Task<> StateFile::transfer(std::vector<Transfer> transfers, Name what, MovePiece move_piece) {
   std::optional<BusyTime::Working> working;
-  if (busy_ != nullptr) {
-    working.emplace(*busy_);
+  if (options_.busy != nullptr) {
+    working.emplace(*options_.busy);
   }
   Scope pieces(EventLoop::current(), "state file");
   for (const Piece& piece : pieces_of(transfers)) {
@@ -163,25 +166,41 @@ Error nvme_failure(std::string_view done, std::string_view what, const FileError
                  what, error.what());
 }
 
+template <class UseSum>
+Task<> StateFile::sum_up(Transfer piece, UseSum use_sum) {
+  const std::size_t first = offset_of(piece.in_file) / kAlignment;
+  const auto sum_all = [piece, first, use_sum] {
+    for (std::size_t block = 0; block < piece.bytes / kAlignment; ++block) {
+      use_sum(first + block, sum_of(piece.memory + block * kAlignment));
+    }
+  };
+  if (piece.bytes <= kSummedByTheLoop) {
+    sum_all();
+  } else {
+    co_await options_.pool->run(sum_all, "check sums");
+  }
+}
+
 Task<> StateFile::read_piece(Piece piece) {
   StateFile& self = *piece.file;
   const Transfer& move = piece.transfer;
   const std::uint64_t offset = self.offset_of(move.in_file);
-  const std::size_t got = co_await self.io_->read(self.file_, offset, {move.memory, move.bytes});
+  const std::size_t got =
+      co_await self.options_.io->read(self.file_, offset, {move.memory, move.bytes});
   if (got < move.bytes) {
     throw FileError(fmt::format("[file] {} ends at byte {}, and the run's file has {} bytes: "
                                 "another program has cut it",
-                                self.path_, offset + got, self.bytes_),
+                                self.options_.path, offset + got, self.bytes_),
                     EIO);
   }
-  for (std::size_t at = 0; at < move.bytes; at += kAlignment) {
-    if (sum_of(move.memory + at) != self.sums_[(offset + at) / kAlignment]) {
+  co_await self.sum_up(move, [&self](std::size_t block, std::uint32_t sum) {
+    if (sum != self.sums_[block]) {
       throw FileError(fmt::format("[file] {} has other bytes in the {} at byte {} than the run has "
                                   "written: the disk or another program has changed them",
-                                  self.path_, kAlignment, offset + at),
+                                  self.options_.path, kAlignment, block * kAlignment),
                       EIO);
     }
-  }
+  });
   self.bytes_read_ += got;
 }
 
@@ -189,10 +208,9 @@ Task<> StateFile::write_piece(Piece piece) {
   StateFile& self = *piece.file;
   const Transfer& move = piece.transfer;
   const std::uint64_t offset = self.offset_of(move.in_file);
-  for (std::size_t at = 0; at < move.bytes; at += kAlignment) {
-    self.sums_[(offset + at) / kAlignment] = sum_of(move.memory + at);
-  }
-  co_await self.io_->write(self.file_, offset, {move.memory, move.bytes});
+  co_await self.sum_up(move,
+                       [&self](std::size_t block, std::uint32_t sum) { self.sums_[block] = sum; });
+  co_await self.options_.io->write(self.file_, offset, {move.memory, move.bytes});
   self.bytes_written_ += move.bytes;
 }
 

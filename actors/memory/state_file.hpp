@@ -9,12 +9,13 @@
 // ends, leaves it behind; where a file system has no files without a name, it loses its name as
 // soon as it is open. It is read and written past the page cache, where the file system can.
 // Invariant: what was never written reads as zeros, and what was written is read as it was: each
-// block has a check sum in memory, 4 bytes for 4096.
+// block has a check sum in memory, 4 bytes for 4096. A pool's threads sum up what is large, so that
+// the loop goes on meanwhile.
 // Buffers: of a transfer, until its await returns. Transfers that are under way at the same time
 // touch different blocks of the file.
 // Errors: FileError, also of a file that has become shorter or holds other bytes; Error(kRefused)
-// where the disk has no room at the start. Thread rule: of the loop's thread; the FileIo outlives
-// it. Cancel rule: transfers run to their end.
+// where the disk has no room at the start. Thread rule: of the loop's thread; the FileIo and the
+// pool outlive it. Cancel rule: transfers run to their end.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "actors/memory/busy_time.hpp"
+#include "runtime/cpu_pool.hpp"
 #include "runtime/io/file_io.hpp"
 #include "runtime/task.hpp"
 #include "runtime/util/error.hpp"
@@ -51,11 +53,21 @@ class StateFile {
   StateFile(const StateFile&) = delete;
   StateFile& operator=(const StateFile&) = delete;
 
-  /// Makes the file in the folder of `path`, under that name, which nothing may have, where the
-  /// file system needs one. `piece_bytes`: of a call; pieces of a transfer are asked for together.
-  /// `busy`: counts the time in which one of its transfers, or of another file's that has the same,
-  /// is under way; outlives it.
-  Task<> open(FileIo* io, std::string path, std::size_t piece_bytes, BusyTime* busy = nullptr);
+  struct Options {
+    FileIo* io = nullptr;
+    CpuPool* pool = nullptr;      // its threads sum up blocks
+    std::string path;             // nothing may have this name
+    std::size_t piece_bytes = 0;  // of a call; pieces of a transfer are asked for together
+    // Counts the time in which one of the file's transfers, or of another file's that has the same,
+    // is under way; outlives it.
+    BusyTime* busy = nullptr;
+  };
+  /// Makes the file in the folder of the path, under that name where the file system needs one.
+  Task<> open(Options options);
+  /// Memory of the check sums of a file of `bytes`.
+  [[nodiscard]] static constexpr std::size_t sums_bytes(std::size_t bytes) noexcept {
+    return (bytes + kAlignment - 1) / kAlignment * sizeof(std::uint32_t);
+  }
 
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
@@ -88,17 +100,17 @@ class StateFile {
   Task<> transfer(std::vector<Transfer> transfers, Name what, MovePiece move_piece);
   static Task<> read_piece(Piece piece);
   static Task<> write_piece(Piece piece);
+  /// use_sum(block, sum) for each block of the piece, on a thread of the pool where it is large.
+  template <class UseSum>
+  Task<> sum_up(Transfer piece, UseSum use_sum);
 
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  FileIo* io_ = nullptr;
-  std::size_t piece_bytes_ = 0;
-  std::string path_;  // for messages
+  Options options_;
   IoFile file_;
   std::vector<std::uint32_t> sums_;  // [block]
   std::uint64_t bytes_read_ = 0;
   std::uint64_t bytes_written_ = 0;
-  BusyTime* busy_ = nullptr;
 };
 
 /// The error of a run that cannot read or write `what` there, and ends.

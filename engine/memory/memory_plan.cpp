@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "actors/collectives/staged_backend.hpp"
+#include "actors/memory/state_file.hpp"
 #include "actors/optimizer/device_updates.hpp"
 #include "actors/optimizer/file_updates.hpp"
 #include "engine/layout/sharding.hpp"
@@ -417,7 +418,8 @@ void Planner::add_staging() {
     add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
   }
   add(MemoryPurpose::kStaging, MemoryKind::kHost,
-      FileUpdates::kSlices * sizes_.nvme_stage_bytes + sizes_.nvme_copy_bytes);
+      FileUpdates::kSlices * sizes_.nvme_stage_bytes + sizes_.nvme_copy_bytes +
+          StateFile::sums_bytes(sizes_.nvme_file_bytes));
   add(MemoryPurpose::kStaging, in_.accelerator ? MemoryKind::kPinned : peers_read(),
       sizes_.nvme_shard_bytes + sizes_.nvme_accumulator_bytes);
   std::size_t passing = 0;

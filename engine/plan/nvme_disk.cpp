@@ -21,6 +21,7 @@
 #include "engine/placement/bandwidths.hpp"
 #include "engine/types/capped.hpp"
 #include "engine/types/stopwatch.hpp"
+#include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/system/machine.hpp"
@@ -106,13 +107,18 @@ DiskRates measure_disk_rates(const NvmeOptions& options, FileIo::Backend backend
                    .ring_entries = options.queue_depth,
                    .threads = options.threads,
                    .name = "nvme rate"});
+  CpuPool pool(loop, {.name = "nvme rate"});  // of check sums
   const std::size_t slice_bytes = slice.total(kFileStateAlignment);
   StateFile file(std::max(bytes / slice_bytes, FileUpdates::kSlices) * slice_bytes);
   const HostBuffer memory(FileUpdates::kSlices * slice_bytes);
   memory.touch();
-  loop.run([](StateFile* made, FileIo* by, std::string path,
-              std::size_t piece) -> Task<> { co_await made->open(by, std::move(path), piece); },
-           &file, &io, new_name(options.path), options.block_bytes);
+  loop.run([](StateFile* made,
+              StateFile::Options how) -> Task<> { co_await made->open(std::move(how)); },
+           &file,
+           StateFile::Options{.io = &io,
+                              .pool = &pool,
+                              .path = new_name(options.path),
+                              .piece_bytes = options.block_bytes});
   const auto rate_of = [&](Passage passage) {
     const Stopwatch watch;
     loop.run(&pass_all, &file, memory.data(), passage);

@@ -111,8 +111,11 @@ std::size_t FileBoundaries::host_bytes() const noexcept {
 Task<> FileBoundaries::open(std::size_t boundary, std::size_t bytes) {
   std::unique_ptr<StateFile>& file = files_[boundary];
   file = std::make_unique<StateFile>(bytes);
-  co_await file->open(options_.io, fmt::format("{}-{}", options_.path, opened_++),
-                      options_.block_bytes, options_.busy);
+  co_await file->open({.io = options_.io,
+                       .pool = options_.copies,
+                       .path = fmt::format("{}-{}", options_.path, opened_++),
+                       .piece_bytes = options_.block_bytes,
+                       .busy = options_.busy});
 }
 
 Task<> FileBoundaries::take_away(std::size_t boundary, std::span<const std::byte> from) {

@@ -189,8 +189,10 @@ Task<> Rank::fill_memory(Rank* self) {
 }
 
 Task<> Rank::open_nvme(Rank* self) {
-  co_await self->memory_.open_state_file(&self->nvme_io(), self->path_on_nvme("state"),
-                                         &self->nvme_busy_);
+  co_await self->memory_.open_state_file({.io = &self->nvme_io(),
+                                          .pool = &self->copy_pool_,
+                                          .path = self->path_on_nvme("state"),
+                                          .busy = &self->nvme_busy_});
 }
 
 FileIo& Rank::nvme_io() {

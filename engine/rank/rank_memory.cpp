@@ -176,8 +176,9 @@ std::byte* RankMemory::allocate_in_file(std::size_t bytes) {
   return there;
 }
 
-Task<> RankMemory::open_state_file(FileIo* io, std::string path, BusyTime* busy) {
-  co_await state_file_->open(io, std::move(path), layout_.shape.engine.nvme.block_bytes, busy);
+Task<> RankMemory::open_state_file(StateFile::Options options) {
+  options.piece_bytes = layout_.shape.engine.nvme.block_bytes;
+  co_await state_file_->open(std::move(options));
 }
 
 /// Memory of master and moments, on the side that the unit's placement says.

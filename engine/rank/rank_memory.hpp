@@ -56,8 +56,9 @@ class RankMemory {
   /// and no page is missing in the first steps.
   Task<> touch(CpuPool* pool);
 
-  /// Makes the file of state on NVMe, before anything is loaded; `io` and `busy` outlive this.
-  Task<> open_state_file(FileIo* io, std::string path, BusyTime* busy);
+  /// Makes the file of state on NVMe, before anything is loaded, in pieces as the run's options
+  /// say.
+  Task<> open_state_file(StateFile::Options options);
   /// Null: nothing lies on NVMe.
   [[nodiscard]] StateFile* state_file() const noexcept { return state_file_.get(); }
   /// FileUpdates::kSlices stages of RankSizes::nvme_stage_bytes.

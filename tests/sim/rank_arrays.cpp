@@ -41,6 +41,7 @@ std::size_t bytes_of_arrays(const Plan& plan, bool only_file) {
 
 RankArrays::RankArrays(const Plan& plan, CollectiveBackend& inner, CpuPool& pool)
     : plan_(plan),
+      pool_(pool),
       memory_(bytes_of_arrays(plan, false)),
       file_(bytes_of_arrays(plan, true)),
       stage_bytes_(kKinds * largest_array(plan)),
@@ -88,7 +89,10 @@ std::vector<StateFile::Transfer> RankArrays::transfers() const {
 
 Task<> RankArrays::open(FileIo* io, std::string path) {
   if (file_.size_bytes() > 0) {
-    co_await file_.open(io, std::move(path), 2 * StateFile::kAlignment);
+    co_await file_.open({.io = io,
+                         .pool = &pool_,
+                         .path = std::move(path),
+                         .piece_bytes = 2 * StateFile::kAlignment});
     co_await file_.write(transfers());
   }
 }

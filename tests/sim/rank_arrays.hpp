@@ -54,6 +54,7 @@ class RankArrays {
   [[nodiscard]] std::vector<StateFile::Transfer> transfers() const;
 
   const Plan& plan_;
+  CpuPool& pool_;
   HostBuffer memory_;
   StateFile file_;
   std::size_t stage_bytes_;

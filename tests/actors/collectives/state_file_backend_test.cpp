@@ -43,7 +43,10 @@ struct FileWorld {
     io.emplace(loop, std::move(faulty));
     loop.run(
         [](FileWorld* w) -> Task<> {
-          co_await w->file.open(&*w->io, w->folder / "state", std::size_t{256} << 10);
+          co_await w->file.open({.io = &*w->io,
+                                 .pool = &w->pool,
+                                 .path = w->folder / "state",
+                                 .piece_bytes = std::size_t{256} << 10});
         },
         this);
     backend.emplace(StateFileBackend::Options{

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 #include "actors/memory/arena.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sim/sim_files.hpp"
+#include "runtime/sim/sim_pool.hpp"
 #include "runtime/sim/sim_world.hpp"
 #include "runtime/sleep.hpp"
 #include "tests/runtime/io/file_backends.hpp"
@@ -26,10 +28,11 @@
 namespace tandem {
 namespace {
 
-constexpr std::size_t kBytes = 16 * StateFile::kAlignment;
+constexpr std::size_t kBytes = 64 * StateFile::kAlignment;
 
 struct TwoFiles {
   FileIo* io = nullptr;
+  CpuPool* pool = nullptr;
   BusyTime busy;
   StateFile first{kBytes};
   StateFile second{kBytes};
@@ -46,8 +49,14 @@ Task<> move(StateFile* file, std::byte* memory, bool in) {
 /// Both at the same time, then nothing, then one.
 Task<> use(TwoFiles* files) {
   EventLoop& loop = EventLoop::current();
-  co_await files->first.open(files->io, "first", kBytes / 4, &files->busy);
-  co_await files->second.open(files->io, "second", kBytes / 4, &files->busy);
+  for (const auto& [file, name] :
+       {std::pair{&files->first, "first"}, std::pair{&files->second, "second"}}) {
+    co_await file->open({.io = files->io,
+                         .pool = files->pool,
+                         .path = name,
+                         .piece_bytes = kBytes / 4,
+                         .busy = &files->busy});
+  }
   const auto seconds_since = [&loop](TimePoint begin) {
     return std::chrono::duration<double>(loop.now() - begin).count();
   };
@@ -71,7 +80,9 @@ TEST(StateFile, FilesThatShareADiskCountATimeOnce) {
     SimDisk disk;
     const SimFiles::Faults slow{.call_time = std::chrono::milliseconds(10)};
     FileIo io(world.loop(0), std::make_unique<SimFiles>(world, 0, disk, slow));
-    TwoFiles files{.io = &io};
+    SimPool workers(world, 0, {});
+    CpuPool pool(world.loop(0), {.driver = &workers});
+    TwoFiles files{.io = &io, .pool = &pool};
     Scope scope(world.loop(0));
     scope.spawn("use", &use, &files);
     EXPECT_EQ(world.run([&] { return scope.running() == 0; }), SimWorld::End::kDone);
@@ -84,18 +95,30 @@ TEST(StateFile, FilesThatShareADiskCountATimeOnce) {
 
 /// A state file on the disk, and a second descriptor of it, as an older process of this user may
 /// have one.
-class StateFileOnDisk : public testing::TestWithParam<FileIo::Backend> {
+struct Pieces {
+  FileIo::Backend backend = FileIo::Backend::kAuto;
+  std::size_t bytes = 0;
+  bool summed_by_pool = false;
+};
+std::string name_of(const Pieces& pieces) {
+  return fmt::format("{}{}", name_of(pieces.backend), pieces.bytes);
+}
+void PrintTo(const Pieces& pieces, std::ostream* out) { *out << name_of(pieces); }
+
+class StateFileOnDisk : public testing::TestWithParam<Pieces> {
  protected:
   void SetUp() override {
     std::string name = testing::TempDir() + "tandem_state_XXXXXX";
     ASSERT_NE(::mkdtemp(name.data()), nullptr);
     folder_ = name;
-    io_.emplace(loop_, FileIo::Options{.backend = GetParam()});
-    loop_.run(
-        [](StateFile* file, FileIo* io, std::string path) -> Task<> {
-          co_await file->open(io, std::move(path), 4 * StateFile::kAlignment);
-        },
-        &file_, &*io_, folder_ + "/state");
+    io_.emplace(loop_, FileIo::Options{.backend = GetParam().backend});
+    loop_.run([](StateFile* file,
+                 StateFile::Options options) -> Task<> { co_await file->open(std::move(options)); },
+              &file_,
+              StateFile::Options{.io = &*io_,
+                                 .pool = &pool_,
+                                 .path = folder_ + "/state",
+                                 .piece_bytes = GetParam().bytes});
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
       struct stat named{};
       struct stat in{};
@@ -115,6 +138,7 @@ class StateFileOnDisk : public testing::TestWithParam<FileIo::Backend> {
   void pass(bool in) { loop_.run(move, &file_, memory_.data(), in); }
 
   EventLoop loop_;
+  CpuPool pool_{loop_, {}};
   std::optional<FileIo> io_;
   StateFile file_{kBytes};
   HostBuffer memory_{kBytes};
@@ -151,9 +175,19 @@ TEST_P(StateFileOnDisk, WhatWasNotWrittenByTheRunIsNotTrainedOn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, StateFileOnDisk,
-                         testing::Values(FileIo::Backend::kAuto, FileIo::Backend::kThreads),
-                         backend_of);
+TEST_P(StateFileOnDisk, LargePiecesAreSummedUpBesideTheLoop) {
+  pass(false);
+  pass(true);
+  EXPECT_EQ(pool_.busy_s() > 0, GetParam().summed_by_pool);
+}
+
+constexpr std::size_t kSmall = 4 * StateFile::kAlignment;
+INSTANTIATE_TEST_SUITE_P(Pieces, StateFileOnDisk,
+                         testing::Values(Pieces{FileIo::Backend::kAuto, kSmall, false},
+                                         Pieces{FileIo::Backend::kThreads, kSmall, false},
+                                         Pieces{FileIo::Backend::kAuto, kBytes / 2, true},
+                                         Pieces{FileIo::Backend::kThreads, kBytes / 2, true}),
+                         [](const auto& pieces) { return name_of(pieces.param); });
 
 }  // namespace
 }  // namespace tandem

@@ -99,7 +99,10 @@ struct FileWorld {
   void open() {
     loop.run(
         [](FileWorld* w) -> Task<> {
-          co_await w->file->open(&*w->io, w->folder / "state", std::size_t{256} << 10);
+          co_await w->file->open({.io = &*w->io,
+                                  .pool = &w->pool,
+                                  .path = w->folder / "state",
+                                  .piece_bytes = std::size_t{256} << 10});
         },
         this);
     updates.emplace(FileUpdates::Options{.file = &*file,
