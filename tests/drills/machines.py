@@ -4,8 +4,10 @@
 A restriction is a limit, a setting or a rate, and is put on ctest from outside. The tests must pass as they pass without
 it; where the restriction forbids what a test needs, the test skips with a line that says so.
 
-    tests/drills/machines.py             the release tests without the long ones under each restriction, and all tests of
-                                         plans under 36 rates; about an hour on two cores
+    tests/drills/machines.py             the release tests without the long ones as the machine is, those of them that took
+                                         at most three seconds under each restriction, and all tests of plans under 36
+                                         rates; about an hour on two cores
+    tests/drills/machines.py --longest 1000     all of them under each restriction
     tests/drills/machines.py --quick     a few suites of each layer under each restriction, and plans under five rates
     tests/drills/machines.py --only avx2 umask
     tests/drills/machines.py --rates 1e9 5e9 1e10     all tests, the long ones too, at these rates of every key
@@ -18,6 +20,7 @@ import argparse
 import ctypes
 import dataclasses
 import json
+import math
 import os
 import random
 import re
@@ -39,6 +42,7 @@ FACTORS = (0.03, 0.1, 0.3, 1, 3, 10)
 RATE = 1e10  # of tests/support/process/own_folder.cpp
 QUICK_PLANS = "^(NvmePlan|NvmeSpill|RunPlan|PlacementPlan|BandwidthFile)"
 QUICK_RATES = (1e9, 5e9, 1e10, 2e10, 4e10)
+AS_IT_IS = "as it is"
 IO_URING_SETUP = 425
 NOBODY = 65534
 
@@ -122,7 +126,7 @@ def makers(folder):
         return {"TMPDIR": str(made)}
 
     return {
-        "as it is": lambda: {},
+        AS_IT_IS: lambda: {},
         "one core": lambda: {"prefix": (need("taskset"), "-c", str(min(os.sched_getaffinity(0))))},
         "OMP_NUM_THREADS=1": lambda: {"variables": {"OMP_NUM_THREADS": "1"}},
         **{f"TANDEM_SIMD={name}": lambda name=name: {"variables": {"TANDEM_SIMD": name, **torch_limits[name]}}
@@ -158,6 +162,7 @@ class Tests:
 
     def __init__(self, build, folder):
         self.folder = folder / "ctest"
+        self.seconds = {}  # of each test of the last run
         self.folder.mkdir()
         (self.folder / "CTestTestfile.cmake").write_text(f'subdirs("{build}")\n')
         self.folder.chmod(0o777)
@@ -181,8 +186,10 @@ class Tests:
         if not report.exists():
             raise Absent("ctest made no report under it: " + (ran.stdout.strip().splitlines() or ["no word"])[-1])
         results = {}
+        self.seconds = {}
         for case in xml.parse(report).getroot().iter("testcase"):
             text = case.findtext("system-out") or ""
+            self.seconds[case.get("name")] = float(case.get("time", 0))
             if case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
                 results[case.get("name")] = ("skipped", reason_of(text))
             elif case.get("status") == "fail":
@@ -191,6 +198,15 @@ class Tests:
             else:
                 results[case.get("name")] = ("passed", "")
         return results, time.monotonic() - began
+
+    def no_longer_than(self, seconds):
+        """ctest's flags for the tests that took no longer in the last run; ctest knows a list of tests by their numbers."""
+        told = subprocess.run(["ctest", "--test-dir", self.folder, "--show-only=json-v1"], text=True, stdout=subprocess.PIPE, check=True)
+        names = [test["name"] for test in json.loads(told.stdout)["tests"]]
+        numbers = [str(at) for at, name in enumerate(names, 1) if self.seconds.get(name, math.inf) <= seconds]
+        chosen = self.folder / "chosen"
+        chosen.write_text(",".join(["0", "0", "0", *numbers]))
+        return "-I", chosen
 
 
 def reason_of(text):
@@ -211,6 +227,7 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="+", default=[], help="restrictions whose names contain one of these")
     parser.add_argument("--rates", nargs="+", default=[])
+    parser.add_argument("--longest", type=float, default=3, help="seconds that a test may take to be run under a restriction")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--parallel", type=int, default=len(os.sched_getaffinity(0)) + 1)
     parser.add_argument("--failures", type=Path, help="the output of failed tests goes there")
@@ -244,12 +261,14 @@ def main():
                 print(f"{label:28} not tried: {why}", file=sys.stderr, flush=True)
                 continue
             rows.append((label, results))
+            if label == AS_IT_IS and not options.quick:
+                whole = tests.no_longer_than(options.longest)
             print(f"{label:28} passed {count(results, 'passed'):5}  failed {count(results, 'failed'):3}  "
                   f"skipped {count(results, 'skipped'):4}  {seconds:6.0f} s", file=sys.stderr, flush=True)
             for test, (status, _) in results.items():
                 if status == "failed":
                     print(f"  failed   {test}", file=sys.stderr, flush=True)
-    plain = dict(rows).get("as it is", {})
+    plain = dict(rows).get(AS_IT_IS, {})
     more_skips = sorted({f"{label}: {reason}" for label, results in rows for test, (status, reason) in results.items()
                          if status == "skipped" and plain.get(test, ("", ""))[0] == "passed"})
     for line in more_skips:
