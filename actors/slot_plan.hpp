@@ -30,7 +30,7 @@ namespace tandem {
 inline constexpr std::uint32_t kNoUnit = UINT32_MAX;
 inline constexpr std::uint64_t kNoNextUse = UINT64_MAX;
 
-/// What a visit was given.
+/// The slot that a visit was given.
 struct SlotDecision {
   std::uint64_t ticket = 0;
   std::size_t slot = 0;

@@ -48,7 +48,7 @@ class Children;
 
 namespace detail {
 void stop_children(Children& children) noexcept;
-/// What a child of an unsupervised parent escalated; null: nothing.
+/// The failure that a child of an unsupervised parent escalated; null: none.
 const TaskFailure* escalated(const Children& children) noexcept;
 
 /// The actor says how a message is merged into a waiting one.
@@ -226,7 +226,7 @@ class Actor {
     mailbox_->watchers().tell(reason);
   }
 
-  // What dispatch() returns when the handler has run already.
+  // dispatch() returns it when the handler has run already.
   struct Handled {
     bool await_ready() const noexcept { return true; }
     void await_suspend(std::coroutine_handle<>) const noexcept {}
@@ -298,8 +298,8 @@ class Actor {
     }
   }
 
-  // The handler gets a ReplyTo. What it throws the asker gets, if it has not been told something
-  // else by then.
+  // The handler gets a ReplyTo. The asker gets the handler's exception, unless it has got another
+  // answer by then.
   template <class R>
   class Deferred {
    public:
@@ -433,7 +433,7 @@ class Actor {
     std::uint32_t depth = 0;
   };
 
-  // What the type says about its mailbox.
+  // The type's own wish for its mailbox.
   static constexpr WhenFull when_full() {
     if constexpr (requires { Self::kWhenFull; }) {
       return Self::kWhenFull;

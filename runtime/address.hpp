@@ -31,7 +31,7 @@ namespace tandem {
 template <class... Messages>
 class Address {
  public:
-  /// Of no actor: everything says closed.
+  /// An address of no actor: everything says closed.
   Address() noexcept = default;
   /// From an address that takes these messages, too.
   template <class... Others>
@@ -127,7 +127,7 @@ class Address {
     return ask(std::move(request), saturated(limit), stop);
   }
 
-  /// Of the actor; "no actor" if there is none.
+  /// The actor's name; "no actor" if there is none.
   [[nodiscard]] const char* name() const noexcept {
     return to_.mailbox() != nullptr ? to_.mailbox()->name() : "no actor";
   }
@@ -141,7 +141,7 @@ class Address {
   [[nodiscard]] std::uint64_t depth() const noexcept {
     return to_.mailbox() != nullptr ? to_.mailbox()->depth() : 0;
   }
-  /// Of the mailbox, over all senders. Any thread.
+  /// Counts of the mailbox, over all senders. Any thread.
   [[nodiscard]] MailboxMetrics metrics() const noexcept {
     return to_.mailbox() != nullptr ? to_.mailbox()->metrics() : MailboxMetrics();
   }

@@ -34,7 +34,7 @@ RootTask answer_future(Address<R> to, R request, Duration limit,
 
 }  // namespace detail
 
-/// What the future throws: as co_await ask() does. An actor that was not started answers nothing:
+/// The future throws what co_await ask() throws. An actor that was not started answers nothing:
 /// ActorClosed.
 template <Request R, class... Messages>
   requires detail::OneOf<R, Messages...>

@@ -4,7 +4,7 @@
 // Values come out in the order of sending, each once; senders wait while it is full, receivers
 // while it is empty, both in the order in which they came. With a capacity of 0 every send waits
 // for its receive. After close() what is in it still comes out, and then nothing.
-// Thread rule: of the loop's thread. Between loops: messages (runtime/address.hpp).
+// Thread rule: the loop's thread. Between loops: messages (runtime/address.hpp).
 // Cancel rule: send(value, stop) and receive(stop) end with Stopped as long as they wait; a value
 // that was not sent then dies with its sender. A value that was handed to a receiver which is
 // stopped before its turn goes back into the channel, in front: no stop, deadline or first_of loses
@@ -105,7 +105,7 @@ class Channel {
   [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
 
  private:
-  // Of a receiver that was stopped after it had been handed over.
+  // Takes back the value of a receiver that was stopped after the value had been handed over.
   void take_back(T value) {
     if (auto* receiver = static_cast<ReceiveAwaiter*>(receivers_.take_first())) {
       receiver->value_.emplace(std::move(value));

@@ -123,7 +123,7 @@ void CpuPool::work(int index) {
   }
 }
 
-// Of the first worker. What it was woken by may be taken by another one meanwhile.
+// The first worker waits here. Another one may take the job that woke it meanwhile.
 void CpuPool::await_job() {
   std::uint32_t calls = 0;
   {

@@ -39,7 +39,7 @@ namespace tandem {
 
 class CpuPool;
 
-/// What a job is called in traces, chunk by chunk: "update block 3 [2/8]".
+/// The name of a job in traces, chunk by chunk: "update block 3 [2/8]".
 struct ChunkLabel {
   Name name = "chunk";
   std::size_t first = 0;  // of the chunks, among those of a greater whole
@@ -138,8 +138,8 @@ class CpuPool {
   bool sleep(std::int64_t until_ns);
   void end_threads() noexcept;
   Job* join_first_job() noexcept;  // the caller holds the mutex
-  // The same. What it gives, if anything, is posted to the loop when the mutex is free again: the
-  // loop answers at once, and would have to sleep for it.
+  // The same. The caller posts the result, if there is one, to the loop when the mutex is free
+  // again: the loop answers at once, and would have to sleep for the mutex.
   [[nodiscard]] Op* leave_job(Job& job) noexcept;
   void run_chunks(Job& job) noexcept;
   bool run_next_chunk(Job& job) noexcept;

@@ -4,7 +4,7 @@
 // Any number may wait. set() wakes those that wait at that moment, in their order, through the
 // loop's queue; a reset() afterwards does not take that back. An event dies when nothing waits for
 // it.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: wait(stop_token) ends at once with Stopped.
 //
 //   Event ready;   co_await ready;   // elsewhere: ready.set();

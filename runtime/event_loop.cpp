@@ -190,7 +190,7 @@ void EventLoop::run_until(const bool& done) {
   look_at_clock();
 }
 
-// What awaits are stamped with from here on.
+// Awaits are stamped with this time from here on.
 void EventLoop::note_time() noexcept {
   detail::t_loop_time_ns =
       clock_ == &Clock::real() ? looked_ns_ : clock_->now().time_since_epoch().count();
@@ -372,7 +372,7 @@ void EventLoop::wait_for_work() {
   note_time();
 }
 
-// Of the spin.
+// The spin looks here.
 bool EventLoop::something_came() noexcept {
   return !inbox_.seems_empty() || (!pollers_.empty() && pollers_.poll());
 }

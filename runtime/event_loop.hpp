@@ -120,8 +120,8 @@ class EventLoop {
     queue_.push(op);
   }
 
-  /// Any thread: calls `function` on the loop's thread, once. What it throws comes out of run().
-  /// One that never gets its turn, because the loop dies first, is called then.
+  /// Any thread: calls `function` on the loop's thread, once. An exception of it comes out of
+  /// run(). A function that never gets its turn, because the loop dies first, is called then.
   template <std::invocable Function>
   void post(Function function) {
     post_from_any_thread(*new FunctionOp<Function>(*this, std::move(function)));
@@ -215,7 +215,7 @@ class EventLoop {
     std::int64_t outer_time_ns_;
   };
 
-  // What run() drives, while run() waits for it.
+  // The task that run() drives, while run() waits for it.
   class Main {
    public:
     Main(EventLoop& loop, detail::RootTask::promise_type& promise, const bool& done,

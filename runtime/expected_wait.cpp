@@ -108,7 +108,7 @@ void ExpectedWait::end(std::int64_t now_ns) noexcept {
 }
 
 // The least of the last ones: what a sleep runs beside itself, a reactor's handlers, is no part of
-// it. Who wakes the thread took 0.7 to 0.85 as much again (bench/results/); less is counted.
+// it. The thread that wakes it took 0.7 to 0.85 as much again (bench/results/); less is counted.
 void ExpectedWait::slept(std::int64_t cpu_ns) noexcept {
   if (cpu_ns < kSleptLeastNs) {
     return;

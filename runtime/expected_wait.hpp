@@ -9,11 +9,11 @@
 // all CPUs: then the wait is a plain sleep, as it is by default. Threads that spin share the CPUs
 // that are left: each yields its own at every look at the clock.
 // The account: a spin costs the time that it took beyond the CPU time of the sleep and the wake-up
-// which it saved; kShare of the time that passes comes in. What those take is measured now and
+// which it saved; kShare of the time that passes comes in. The cost of a sleep is measured now and
 // then: some 20 us on a virtual machine, whose host has to wake its CPUs.
-// Invariant: what spins have cost by any time t is at most kShare * t + kBurstNs.
-// Thread rule: of the one thread that waits. Who wakes it learns elsewhere whether it sleeps (the
-// inbox's tag, a mutex): a spinning thread only looks.
+// Invariant: the cost of all spins by any time t is at most kShare * t + kBurstNs.
+// Thread rule: the one thread that waits. The thread that wakes it learns elsewhere whether it
+// sleeps (the inbox's tag, a mutex): a spinning thread only looks.
 //
 //   expected.wait(now, [&] { return !inbox.seems_empty(); },
 //                 [&](std::int64_t until_ns) { return sleep(until_ns); }, {});
@@ -70,7 +70,7 @@ class ExpectedWait {
   [[nodiscard]] bool is_short() const noexcept {
     return spin_ == Spin::kAlways || (is_short_ && skip_ == 0);
   }
-  /// What spins have cost so far.
+  /// The cost of all spins so far.
   [[nodiscard]] std::int64_t cost_ns() const noexcept { return cost_ns_; }
   /// CPU time of a sleep and its wake-up, of both threads, as far as is known.
   [[nodiscard]] std::int64_t wake_up_ns() const noexcept { return wake_up_ns_; }

@@ -5,7 +5,7 @@
 // they return or throw after that is dropped. If none succeeds, the first failure is rethrown when
 // all have ended; Stopped, if the caller's scope was stopped.
 // Tasks are awaited in the expression that makes them.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: as its tasks; nothing runs on when the await has ended. So it takes as long as the
 // slowest loser takes to stop.
 //

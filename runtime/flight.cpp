@@ -114,7 +114,7 @@ std::string list_of(const std::vector<std::size_t>& ranks) {
 /// Gathers and reductions are numbered apart.
 bool is_reduction(What what) noexcept { return what >= What::kReduceScatter; }
 
-/// What a rank has come to in one sequence of collectives.
+/// The point that a rank has reached in one sequence of collectives.
 struct Progress {
   std::optional<Entry> last;  // begun
   bool is_open = false;

@@ -134,13 +134,13 @@ struct Ring {
 /// The rank that this one said it ends because of.
 [[nodiscard]] std::optional<std::uint64_t> blamed_by(const std::vector<Entry>& entries);
 
-/// Who waits for whom.
+/// Tells who waits for whom.
 struct Explanation {
   std::vector<std::size_t> absent;  // ranks that the others wait for
   std::string text;                 // "rank 2 never entered reduce-scatter 812 (unit 7, 4.0 MiB)
                                     // (its last: ...); ranks 0, 1, 3 wait in it since 41.0 s"
 };
-/// Of rings by rank. Nothing when no rank waits in a collective.
+/// Reads the rings by rank. Nothing when no rank waits in a collective.
 [[nodiscard]] std::optional<Explanation> explain(const std::vector<std::vector<Entry>>& ranks,
                                                  std::int64_t now_ns);
 

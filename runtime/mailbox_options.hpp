@@ -25,7 +25,7 @@ namespace tandem {
 /// How many messages may wait in a mailbox, unless the actor says otherwise.
 inline constexpr std::uint32_t kDefaultCredits = 256;
 
-/// What happens to a message that finds no credit.
+/// The fate of a message that finds no credit.
 enum class WhenFull : unsigned char {
   kWait,        // send() and ask() wait in the wait queue, try_send() says full
   kReject,      // send() and ask() fail at once with MailboxFull, try_send() says full

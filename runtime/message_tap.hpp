@@ -6,7 +6,7 @@
 // its mailbox, and a closed actor waits for it, as for one that is on its way from another thread.
 // Asks are messages; answers are not tapped. Messages of one sender keep their order only if the
 // tap keeps it.
-// Thread rule: of the loop's thread (or of the owner's while the loop does not run). The tap
+// Thread rule: the loop's thread (or of the owner's while the loop does not run). The tap
 // outlives its installation, and holds nothing any more when the loop dies.
 // Cost without a tap: none (the mailbox's flag for ended says it, too).
 //

@@ -3,7 +3,7 @@
 //
 // In the loop's list only while it has something on its way: an empty list costs one branch. Looked
 // at every few rounds, while the loop spins, and before it sleeps.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: none; it leaves the list before it dies.
 #pragma once
 

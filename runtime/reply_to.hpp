@@ -2,7 +2,7 @@
 //
 // Movable; fulfilled once, by send() or fail(). Dropping it fails the asker; so does the end of the
 // actor that holds it.
-// Thread rule: of the actor's loop. The asker may live on another one, and may have given up: then
+// Thread rule: the actor's loop. The asker may live on another one, and may have given up: then
 // the answer is dropped.
 //
 //   void handle(AcquireUnit request, ReplyTo<AcquireUnit> reply) {
@@ -40,8 +40,8 @@ class ReplyTo {
   }
   ~ReplyTo() { drop(); }
 
-  /// send(value), or send() where the reply is void. What copying the value throws, the asker gets,
-  /// too.
+  /// send(value), or send() where the reply is void. The asker gets the exception of a copy of the
+  /// value that fails.
   template <class... Args>
     requires(std::is_void_v<Reply> ? sizeof...(Args) == 0 : sizeof...(Args) == 1)
   void send(Args&&... value) {

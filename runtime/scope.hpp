@@ -7,7 +7,7 @@
 // and no failures() showed by then is said on stderr.
 // It may own actors: start<A>(args...) makes one and starts it; join() closes it when all else has
 // ended, the newest first, and it dies with the scope.
-// Thread rule: of the loop's thread (or of the owner's while the loop does not run); spawn() from
+// Thread rule: the loop's thread (or of the owner's while the loop does not run); spawn() from
 // any thread, while the scope lives.
 // Cancel rule: request_stop() asks, the tasks end themselves; nothing is destroyed under way.
 //
@@ -62,7 +62,7 @@ class Scope {
   void spawn(Name name, Factory factory, Args... args);
 
   /// Makes the actor A(args...), starts it here and owns it: it is closed by join() and dies with
-  /// the scope. Throws what its constructor throws. Of the loop's thread.
+  /// the scope. Throws what its constructor throws. The loop's thread.
   template <class A, class... Args>
   A& start(Args&&... args);
 
@@ -81,8 +81,8 @@ class Scope {
   [[nodiscard]] std::size_t running() const noexcept {
     return running_ + arriving_.load(std::memory_order_relaxed);
   }
-  /// Every failure, in the order in which they happened. Who asks sees to them: they are not said
-  /// on stderr any more.
+  /// Every failure, in the order in which they happened. The caller sees to them from then on:
+  /// they are not said on stderr any more.
   [[nodiscard]] const std::vector<TaskFailure>& failures() const noexcept {
     seen_ = failures_.size();
     return failures_;

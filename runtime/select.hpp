@@ -4,7 +4,7 @@
 // channel that is named first gives it. A channel that is closed and empty is passed over; the
 // answer is nullopt when all of them are. It waits in the row of each channel like any receiver,
 // and at the end of the rows again when one of the channels was closed meanwhile.
-// Thread rule: of the loop's thread; the channels outlive the wait.
+// Thread rule: the loop's thread; the channels outlive the wait.
 // Cancel rule: a stop throws Stopped and a deadline DeadlineExceeded; a value that was handed over
 // before a stop goes back into its channel, in front.
 //

@@ -5,7 +5,7 @@
 // it is not starved.
 // Permits go to those that wait in the order in which they came; one that comes while others wait
 // queues up behind them.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: acquire(stop) ends with Stopped as long as it waits. The semaphore outlives its
 // permits and those that wait, which its end checks.
 //

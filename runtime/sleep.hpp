@@ -1,6 +1,6 @@
 // runtime/sleep.hpp — letting others run: yield(), sleep_for(), sleep_until().
 //
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // A duration that is too long for the clock never ends.
 // Cancel rule: a sleep with a StopToken ends at once with Stopped; yield() is not cancelled.
 //

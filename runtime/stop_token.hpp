@@ -4,7 +4,7 @@
 // nothing any more.
 // Stopping is a request: what is in flight is told, and completes (an await that was stopped throws
 // Stopped). Nothing is destroyed under anyone.
-// Thread rule: of the loop's thread; StopHandle::request_stop() from any thread, by a post to the
+// Thread rule: the loop's thread; StopHandle::request_stop() from any thread, by a post to the
 // loop.
 //
 //   co_await sleep_for(1h, scope.stop_token());   // throws Stopped after scope.request_stop()
@@ -25,7 +25,8 @@ namespace tandem {
 
 class EventLoop;
 
-/// What an await throws that was told to stop. Not an error: a scope that asked for it ignores it.
+/// An await throws it when it was told to stop. It is no error: a scope that asked for it ignores
+/// it.
 class Stopped : public std::exception {
  public:
   [[nodiscard]] const char* what() const noexcept override { return "stopped"; }
@@ -56,7 +57,7 @@ struct StopCallback {
 };
 
 namespace detail {
-/// Of a source and its tokens, counted.
+/// The state that a source shares with its tokens, counted.
 struct StopState {
   bool requested = false;
   bool orphaned = false;  // the source is gone
@@ -157,8 +158,7 @@ class StopSource {
 
   [[nodiscard]] StopToken token() noexcept { return StopToken(state_); }
   [[nodiscard]] bool stop_requested() const noexcept { return state_->requested; }
-  /// Tells all that wait, once. What they do about it they do later, through the loop's
-  /// queue.
+  /// Tells all that wait, once. They act on it later, through the loop's queue.
   void request_stop() noexcept;
   [[nodiscard]] StopHandle handle(EventLoop& loop);
   /// Those that wait are not told any more: for one whose coroutines never go on.

@@ -37,8 +37,8 @@ struct LeaveScope;
 extern constinit thread_local std::int64_t t_loop_time_ns;
 }  // namespace detail
 
-/// What the runtime knows of every suspended coroutine: the links and names an await chain is
-/// printed from.
+/// The runtime's knowledge of a suspended coroutine: the links and names from which an await chain
+/// is printed.
 struct TaskPromiseBase {
   std::coroutine_handle<> continuation;  // what awaits this task; null: nothing did yet
   TaskPromiseBase* parent = nullptr;     // the same, as a promise; null at a root
@@ -56,7 +56,8 @@ struct TaskPromiseBase {
   static void operator delete(void* block, std::size_t bytes) noexcept {
     FrameRecycler::deallocate(block, bytes);
   }
-  // Of code that is compiled with -fcoro-aligned-allocation: the frame's variables say how far.
+  // Code that is compiled with -fcoro-aligned-allocation calls it: the frame's variables say how
+  // far.
   static void* operator new(std::size_t bytes, std::align_val_t alignment) {
     return FrameRecycler::allocate(bytes, alignment);
   }

@@ -103,7 +103,7 @@ Ring::Contents Ring::read() const {
     entry.extra = word(at, 5).load(std::memory_order_relaxed);
     entries.push_back(entry);
   }
-  // What the writer may have overwritten while we read, plus the slot it may be in now.
+  // Slots that the writer may have overwritten while we read, plus the one it may be in now.
   const std::uint64_t now = head_.load(std::memory_order_acquire);
   if (now != end && now + 1 > begin + capacity) {
     const std::uint64_t stale = std::min<std::uint64_t>(now + 1 - capacity - begin, entries.size());

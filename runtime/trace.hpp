@@ -28,7 +28,7 @@ namespace trace {
 namespace detail {
 extern std::atomic<bool> on;
 extern std::atomic<bool> of_some_steps;
-/// What a record is; the letters are those of the Chrome trace format.
+/// The kind of a record; the letters are those of the Chrome trace format.
 enum class Kind : std::uint8_t {
   kSpan = 'X',     // start and duration on this thread; part `number` of `extra`, if that is not 0
   kHandler = 'H',  // the same, of a message: its arrow is the id, how many wait behind it the
@@ -67,13 +67,13 @@ struct Options {
   // Each thread keeps its last records, from its next one on; rounded up to a power of two.
   std::size_t records_per_thread = std::size_t{1} << 16;
   std::size_t records_of_caller = 0;  // the calling thread's, if it is to keep more
-  // Of these steps alone (begin_step()): outside of them nothing is recorded. 0: at once.
+  // Only these steps (begin_step()) are recorded. 0: recording begins at once.
   std::int64_t first_step = 0;
   std::int64_t last_step = std::numeric_limits<std::int64_t>::max();
 };
 void enable(const Options& options = {});
 void disable() noexcept;
-/// What the caller's ring and those of that number of other threads hold once full; 0 where
+/// Bytes that the rings of the caller and of that number of other threads hold once full; 0 where
 /// nothing is to be recorded.
 [[nodiscard]] std::size_t bytes_at_most(std::size_t other_threads);
 /// Drops what was recorded. Only while no thread records.
@@ -119,8 +119,8 @@ inline void counter(Name name, std::uint64_t value) noexcept {
   }
 }
 
-/// What a device did, or what a thread does in turn with other things: on a track of its own. Spans
-/// of one track do not overlap. Times as of now_ns().
+/// Records work of a device, or work that a thread does in turn with other things, on a track of
+/// its own. Spans of one track do not overlap. Times as of now_ns().
 inline void track_span(Name track, Name name, std::int64_t start_ns, std::int64_t end_ns) noexcept {
   if (enabled()) [[unlikely]] {
     detail::record({.kind = detail::Kind::kTrack,
@@ -146,7 +146,7 @@ inline void rank_arrow(Name track, bool leaves, std::int64_t at_ns, std::uint64_
 /// host.
 [[nodiscard]] inline std::int64_t now_ns() noexcept { return detail::now_ns(); }
 
-/// Which of several equal parts a span is: "update block 3 [2/8]".
+/// The place of a span among several equal parts: "update block 3 [2/8]".
 struct Part {
   std::uint32_t index = 0;
   std::uint32_t of = 0;  // 0: it is whole

@@ -1,8 +1,8 @@
 // runtime/trace_file.hpp — what was recorded (runtime/trace.hpp) as a Chrome/Perfetto JSON file.
 //
 // A file shows one window of time on all threads. Where a ring had no room for all, the window
-// begins behind what it dropped, with the first whole step if there are steps: what is not in the
-// file did not happen. What lasts beyond the window's ends is cut there.
+// begins behind what it dropped, with the first whole step if there are steps: an event that is not
+// in the file did not happen. An event that lasts beyond the window's ends is cut there.
 // Each event is a line. A process is a rank; several processes of a host share a file: each but one
 // writes its events to a part (write_part()), and that one merges them (write_chrome_json()).
 // Thread rule: any thread; while others record, too.
@@ -19,7 +19,7 @@ struct StepMark {
   std::int64_t at_ns = 0;
 };
 
-/// What this process can show.
+/// The window that this process can show.
 struct Kept {
   std::int64_t since_ns = 0;  // from here on all that was recorded is there
   std::int64_t until_ns = 0;

@@ -4,7 +4,7 @@
 // there. The first failure stops the others; when all have ended it is rethrown. A stop of the
 // caller's scope stops all: then it throws Stopped. Tasks are awaited in the expression that makes
 // them; a range of arguments makes one task each, in its order.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: as its tasks; nothing runs on when the await has ended.
 //
 //   auto [text, size] = co_await when_all(read(path), measure(path));
@@ -28,7 +28,7 @@
 
 namespace tandem {
 
-/// What stands for a void value among others.
+/// The type that stands for a void value among others.
 template <class T>
 using ValueOrUnit = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
 

@@ -4,7 +4,7 @@
 // there). When it has ended, DeadlineExceeded is thrown: a value that it returns after it was asked
 // to stop is dropped, a failure other than Stopped is rethrown as it is. One that has ended before
 // it was asked, in the same turn of the loop perhaps, keeps its value.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: as its task, which is never left behind: one that ignores its stop token delays the
 // exception, not the deadline. One that still runs a second after its deadline is reported once
 // (runtime/report.hpp), with the await that keeps it waiting.
@@ -62,7 +62,7 @@ struct FindPromise {
   const TaskPromiseBase& await_resume() const noexcept { return *promise; }
 };
 
-/// What comes of a task that the deadline has stopped: its own failure, if it has one.
+/// Throws for a task that the deadline has stopped: the task's own failure, if it has one.
 [[noreturn]] void throw_late(const std::exception_ptr& failure);
 
 }  // namespace detail

@@ -9,7 +9,7 @@
 // A folder of slices is one disk's part of a checkpoint, likewise with slices.json. Under a
 // temporary name it counts where it is whole, since it is sealed on all disks before it takes its
 // name on any; under the name that a removal gives it, it never counts.
-// Thread rule: of the loop's thread; FileIo and CpuPool outlive the task.
+// Thread rule: the loop's thread; FileIo and CpuPool outlive the task.
 #pragma once
 
 #include <cstdint>

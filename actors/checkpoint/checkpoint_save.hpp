@@ -13,7 +13,7 @@
 // everything; once take_name() has returned it exists after a power cut, too. Nothing that lay in
 // the parent folder changes before it. Large files are written past the page cache where the file
 // system can: a save would else take the memory and the time of the cores that train for copies
-// that are never read. Thread rule: of the loop's thread. FileIo and CpuPool outlive it; the bytes
+// that are never read. Thread rule: the loop's thread. FileIo and CpuPool outlive it; the bytes
 // of a write() live until it returns.
 #pragma once
 

@@ -38,7 +38,7 @@
 
 namespace tandem {
 
-/// Which of a unit's arrays: the master weights, or a moment.
+/// Numbers of a unit's arrays: the master weights, and the moments.
 inline constexpr std::uint32_t kMasterArray = 0;
 inline constexpr std::uint32_t kCheckpointArrays = 3;
 
@@ -91,7 +91,7 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
     std::vector<std::uint32_t> order;  // of all units: by their next update
     /// The unit's state, as the host reads it. Asked while the unit is held or nothing updates it.
     std::function<Task<HostState>(std::uint32_t unit)> state_of;
-    // Of state on NVMe: the file, and where a unit's state lies, in it or in memory. Null: there is
+    // The file of state on NVMe, and where a unit's state lies, in it or in memory. Null: there is
     // none. Both outlive the actor.
     StateFile* state_file = nullptr;
     std::function<UpdateBuffers(std::uint32_t unit)> lies_at = {};

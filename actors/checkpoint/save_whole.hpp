@@ -2,7 +2,7 @@
 // nothing.
 //
 // Invariant: the checkpoint takes its name when all of it is on the disk, or nothing of it is left.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <cstddef>

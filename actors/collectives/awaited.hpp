@@ -1,7 +1,8 @@
 // actors/collectives/awaited.hpp — whom a rank waits for, in one word that ranks tell each other,
 // and who is at the end of such waits: the one that holds all others up.
 //
-// Pure. What ranks say may be a heartbeat old, and is not trusted to name ranks that are there.
+// Pure. The words of a rank may be a heartbeat old, and are not trusted to name ranks that are
+// there.
 #pragma once
 
 #include <algorithm>
@@ -82,8 +83,8 @@ struct EndOfWaits {
   Why why = Why::kWaitsForNone;
 };
 
-/// Of the waits that begin with `waiter`'s for `awaited`; `of(rank)` is whom that one of `world`
-/// ranks waits for.
+/// Follows the waits that begin with `waiter`'s for `awaited`; `of(rank)` names the rank, of
+/// `world`, for which that one waits.
 template <class Of>
 [[nodiscard]] EndOfWaits end_of_waits(std::uint32_t waiter, std::uint32_t awaited,
                                       std::uint32_t world, Of of) {

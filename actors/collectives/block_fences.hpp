@@ -3,8 +3,8 @@
 //
 // The compute lane, which queued work on a block on its stream, says so and goes on; the copies
 // and collectives that use the block next wait on the device. The host waits for neither.
-// Invariant: one event for each block, the newest; a block is known by its first byte. Of the
-// loop's thread.
+// Invariant: one event for each block, the newest; a block is known by its first byte.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class BlockFences {
     const auto found = events_.find(block);
     return found != events_.end() ? std::optional(found->second) : std::nullopt;
   }
-  /// What `stream` is given from now on runs behind the block's event, if there is one.
+  /// Work that `stream` is given from now on runs behind the block's event, if there is one.
   void wait(DeviceStream stream, const std::byte* block) const {
     if (const std::optional<DeviceEvent> event = of(block)) {
       stream.wait(*event);

@@ -64,7 +64,7 @@ struct ReduceArguments {
   Name name = "reduction";
 };
 
-/// What a reduction is at world 1, for the elements [begin, end) of the shard; `begin` is a
+/// The reduction of one rank alone, for the elements [begin, end) of the shard; `begin` is a
 /// multiple of kNormBlock. Any thread; disjoint ranges may run at the same time, each with a norm
 /// of its own.
 void reduce_alone(const ReduceArguments& arguments, std::size_t begin, std::size_t end,
@@ -131,7 +131,7 @@ class CollectiveBackend {
   /// The same because of `failed_rank`, which is named instead; from world() on: a rank outside of
   /// these. The first cause counts.
   virtual void fail(std::uint32_t failed_rank, std::string_view why) noexcept {}
-  /// Which of both it is, by what ended this rank's work.
+  /// Calls one of the two, by the error that ended this rank's work.
   void give_up(const std::exception& cause) noexcept;
 };
 

@@ -16,7 +16,7 @@
 namespace tandem {
 namespace {
 
-/// What the flight recorder keeps of an operation; kNone where nothing travels between ranks.
+/// The flight recorder's entry for an operation; kNone where nothing travels between ranks.
 template <class Request>
 flight::Entry entry_of(const Request& request, std::uint32_t world) noexcept {
   flight::Entry entry{.what = Request::kWhat, .bytes = request.bytes(world)};
@@ -29,7 +29,7 @@ flight::Entry entry_of(const Request& request, std::uint32_t world) noexcept {
   return entry;
 }
 
-/// What the log keeps of it.
+/// The log's key for it.
 CommsKey key_of(const flight::Entry& entry, std::uint32_t world) noexcept {
   return {.group = entry.group,
           .ranks = world,
@@ -158,7 +158,7 @@ Task<> Collectives::issue(Held<Request>* held, AnySequence* sequence) {
   }
 }
 
-/// Who is at fault, for readers of the flight recorder.
+/// Records the rank at fault, for readers of the flight recorder.
 void Collectives::record_blame(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);

@@ -2,9 +2,9 @@
 // how long it took, and how long the compute lane stood still for it.
 //
 // Nothing waits for anything because of it: an operation's time goes from its issue to its end, as
-// the rank sees them. Of that, exposed is what passed while the compute lane waited for the
-// operation's sequence (LaneWait): one operation of a sequence is under way at a time, so that is
-// what the lane waited for.
+// the rank sees them. Exposed time is the part of it in which the compute lane waited for the
+// operation's sequence (LaneWait): one operation of a sequence is under way at a time, so the lane
+// waited for this one.
 // Memory is bounded: kMostRows sizes, kLatest times of each, kMostVerbose lines.
 // Thread rule: one thread at a time: the loop's, or the compute lane's for what it issues itself.
 #pragma once
@@ -59,7 +59,7 @@ class CommsLog {
 
   explicit CommsLog(Options options) : options_(options) {}
 
-  /// Between operations: whether those that follow are counted. What compares logs is not.
+  /// Between operations: whether those that follow are counted. Comparisons of logs are not.
   void set_counting(bool counts) noexcept { counts_ = counts; }
   /// An operation of several ranks has ended.
   void add(CommsKey key, Duration took, Duration exposed);

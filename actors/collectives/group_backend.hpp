@@ -4,7 +4,7 @@
 // The back end inside counts its own ranks; a failure there, or one that is told to it, is turned
 // into the other count. So a rank that gives up because of one that is in no group with its peers
 // still names that one to them, and not itself.
-// Thread rule: of the back end inside.
+// Thread rule: the back end inside.
 #pragma once
 
 #include <cstdint>

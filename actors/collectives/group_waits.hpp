@@ -6,10 +6,9 @@
 // heart says nothing. So a group judges by what the back end of all ranks knows, whose heart always
 // beats and whose words reach all: it says here for whom it waits, the back end of all ranks says
 // that to the others with its own waits, and writes down here what it hears of each rank. A
-// deadline follows waits through all groups in this way. What ends the back end of all ranks ends
-// waits in groups, too, at their next look.
-// Thread rule: any; back ends may be on loops of different threads. What is known may be half a
-// heartbeat old.
+// deadline follows waits through all groups in this way. A cause that ends the back end of all
+// ranks ends waits in groups, too, at their next look. Thread rule: any; back ends may be on loops
+// of different threads. The answers may be half a heartbeat old.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +27,7 @@ namespace tandem {
 
 class GroupWaits;
 
-/// Of one rank; ranks have their numbers in the run.
+/// The waits of one rank; ranks have their numbers in the run.
 class RunWaits {
  public:
   struct Failure {
@@ -53,8 +52,8 @@ class RunWaits {
   std::optional<Failure> failure_;
 };
 
-/// Of one of its groups, whose members have numbers of their own, in their order. A rank outside of
-/// the group has the number behind the members' that its own one makes.
+/// The waits of one of its groups, whose members have numbers of their own, in their order. A rank
+/// outside of the group has the number behind the members' that its own one makes.
 class GroupWaits {
  public:
   /// `members`: by their numbers in the run.
@@ -71,9 +70,9 @@ class GroupWaits {
   // ---- of the group's back end; ranks as the group counts ----
   /// At a look, and none when an operation ends: for whom this rank waits in the group.
   void say(Awaited awaited);
-  /// What is known of a rank.
+  /// The known wait of a rank.
   [[nodiscard]] Awaited of(std::uint32_t rank) const;
-  /// Of waits through all groups, of which the first is `waiter`'s for `awaited`.
+  /// Follows waits through all groups, of which the first is `waiter`'s for `awaited`.
   [[nodiscard]] EndOfWaits end_of(std::uint32_t waiter, std::uint32_t awaited) const;
   /// Why the back end of all ranks is broken.
   [[nodiscard]] std::optional<RunWaits::Failure> failure() const;

@@ -17,7 +17,7 @@ class Secret {
  public:
   static constexpr std::size_t kBytes = 32;
   using Proof = std::array<std::byte, kBytes>;
-  // Of the text it is made of. Shorter ones can be guessed.
+  // The least length of the text it is made of. Shorter ones can be guessed.
   static constexpr std::size_t kLeastCharacters = 32;
   static constexpr std::size_t kMostCharacters = 1024;
 

@@ -14,16 +14,16 @@
 // This is also how several ranks share one accelerator: the inner back end is the host's shared
 // memory.
 //
-// What is device memory: what allocate_on_device() of this back end gave, and what its options say;
+// Device memory is what allocate_on_device() of this back end gave, and what its options say;
 // everything else is the host's. An operand lies on the same side on all ranks. An operation
-// without device memory is the inner back end's, untouched. What the compute stream still does with
-// a block (begin_behind) is waited for on the device, by the streams of the copies.
+// without device memory is the inner back end's, untouched. The streams of the copies wait on the
+// device for the compute stream's work on a block (begin_behind).
 // Buffers: operands are lent until the task ends, by whatever end: copies under way are waited for
 // first. Nothing is allocated per operation after the start, but for what the device's own queues
 // take.
 // Failure: a DeviceError ends the operation with it and aborts the peers; an error of the inner
 // back end passes through.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: as the inner back end; a wait for a copy lasts until the device is done.
 #pragma once
 
@@ -65,7 +65,7 @@ class StagedBackend final : public CollectiveBackend {
   [[nodiscard]] std::uint32_t world() const noexcept override { return inner_->world(); }
   [[nodiscard]] std::uint32_t rank() const noexcept override { return inner_->rank(); }
   [[nodiscard]] Device& device() noexcept { return device_; }
-  /// What adds on a GPU; `kernels` outlives the back end. Before the first operation.
+  /// Sets the kernels that add on a GPU; they outlive the back end. Before the first operation.
   void use_kernels(const SumKernels& kernels);
 
   /// Host memory of the inner back end, pinned for the device where the system lets us: else that
@@ -125,7 +125,7 @@ class StagedBackend final : public CollectiveBackend {
     [[nodiscard]] std::size_t length(std::size_t piece) const noexcept;
   };
 
-  // What the inner back end gets to see of a piece; parts lie `bytes` apart.
+  // The inner back end's view of a piece; parts lie `bytes` apart.
   struct Piece {
     std::size_t begin = 0;  // in each part
     std::size_t bytes = 0;

@@ -14,7 +14,7 @@
 // straight, the slot has room for whole blocks of the file.
 // Failure: an Error that names the unit, and the peers are aborted; an error of the inner back end
 // passes through.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: as the inner back end; what is read or written under way runs to its end.
 #pragma once
 
@@ -33,11 +33,11 @@ class StateFileBackend final : public CollectiveBackend {
   struct Options {
     CollectiveBackend* inner = nullptr;  // outlives this one
     StateFile* file = nullptr;           // open before the first operation; outlives this one
-    // Of `inner`, as StateFile::Transfer wants it: room for the largest shard, and for the largest
-    // accumulator. Null: blocks are read and written straight.
+    // Memory of `inner`, as StateFile::Transfer wants it: room for the largest shard, and for the
+    // largest accumulator. Null: blocks are read and written straight.
     std::byte* shard_stage = nullptr;
     std::byte* accumulator_stage = nullptr;
-    /// What lies at an address of the file: "weights of "block 3"".
+    /// Names the array at an address of the file: "weights of "block 3"".
     std::function<std::string(const void* array)> name_of;
   };
 

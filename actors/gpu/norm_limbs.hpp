@@ -26,7 +26,7 @@ inline constexpr unsigned kSumLimbs = kDigits + 2;
 inline constexpr unsigned kFirstBad = kSumLimbs;  // index of the first bad element; all ones: none
 inline constexpr unsigned kLimbs = kSumLimbs + 1;
 
-/// What a non-negative double, infinity or NaN adds to `limbs[index]`, `limbs[index + 1]`,
+/// The addends of a non-negative double, infinity or NaN for `limbs[index]`, `limbs[index + 1]`,
 /// `limbs[index + 2]`.
 struct Addends {
   unsigned index = 0;

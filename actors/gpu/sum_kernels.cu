@@ -48,8 +48,8 @@ __device__ void add_to_norm(std::uint64_t* limbs, double sum) {
   }
 }
 
-// A warp takes a norm block at a time: lane k the elements k, k + 32, ... What a thread block found
-// out comes together in shared memory first, because neighbours' sums have about the same exponent
+// A warp takes a norm block at a time: lane k the elements k, k + 32, ... The sums of a thread
+// block come together in shared memory first, because neighbours' sums have about the same exponent
 // and would all meet at the same three limbs.
 template <class Value>
 __global__ void add_with_norm(RankOrderSum s) {

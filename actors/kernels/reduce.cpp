@@ -242,7 +242,7 @@ void widen(const void* from, DType from_type, float* to, std::size_t count) {
   with_type(from_type, from, [&](const auto* typed) { convert(typed, to, count); });
 }
 
-/// As convert(), past the caches. What is read is asked for two pages ahead: where a page ends, the
+/// As convert(), past the caches. The source is prefetched two pages ahead: where a page ends, the
 /// processor's own prefetching does, and the stores leave it little room to catch up (measured: 4
 /// to 5 %).
 template <class From>

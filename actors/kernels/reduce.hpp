@@ -20,7 +20,7 @@ namespace tandem {
 
 inline constexpr std::size_t kNormBlock = 512;
 
-/// What the last pass over a gradient finds out; mergeable over chunks, units and ranks in any
+/// The findings of the last pass over a gradient; they merge over chunks, units and ranks in any
 /// order.
 struct GradientNorm {
   ExactSum sum_of_squares;

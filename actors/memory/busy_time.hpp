@@ -1,6 +1,6 @@
 // actors/memory/busy_time.hpp — the time in which at least one of several things was under way.
 //
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 //
 //   BusyTime busy_;   const BusyTime::Working working(busy_);   busy_.seconds();
 #pragma once

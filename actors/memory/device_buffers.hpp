@@ -1,8 +1,8 @@
 // actors/memory/device_buffers.hpp — device memory that is kept permanently, and whether an address
 // is in it.
 //
-// Invariant: what allocate() gave lives until this is destroyed. Of the loop's thread; holds() is
-// asked in steps, and finds its answer in logarithmic time.
+// Invariant: memory that allocate() gave lives until this is destroyed. Thread rule: the loop's
+// thread; holds() is asked in steps, and finds its answer in logarithmic time.
 #pragma once
 
 #include <cstddef>

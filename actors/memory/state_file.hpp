@@ -14,7 +14,7 @@
 // Buffers: of a transfer, until its await returns. Transfers that are under way at the same time
 // touch different blocks of the file.
 // Errors: FileError, also of a file that has become shorter or holds other bytes; Error(kRefused)
-// where the disk has no room at the start. Thread rule: of the loop's thread; the FileIo and the
+// where the disk has no room at the start. Thread rule: the loop's thread; the FileIo and the
 // pool outlive it. Cancel rule: transfers run to their end.
 #pragma once
 

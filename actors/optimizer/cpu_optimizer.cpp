@@ -208,7 +208,8 @@ bool CpuOptimizer::same_constants(std::size_t unit, const UpdateStep* steps) con
   });
 }
 
-/// What was under way ahead of the verdict goes on as `pass`, once its slices are through.
+/// An update that was under way ahead of the verdict goes on as `pass`, once its slices are
+/// through.
 void CpuOptimizer::turn(std::uint32_t unit, UpdatePass pass) {
   std::erase(queue_of(unit).queue, unit);
   Job& job = jobs_[unit];

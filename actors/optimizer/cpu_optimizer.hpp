@@ -10,8 +10,8 @@
 // idle between units.
 // A unit begun ahead of the verdict is finished first: each gradient is more urgent than those
 // before it, and where the optimizer is the slower one every unit would be left half done by the
-// next, to be finished out of place, which takes longer. What had not begun at the verdict is done
-// in place. The work before each deadline is the same either way.
+// next, to be finished out of place, which takes longer. An update that had not begun at the
+// verdict is done in place. The work before each deadline is the same either way.
 //
 // States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update may be
 // asked for ahead of the step's verdict, for units with a shadow (update_pass.hpp): it then waits
@@ -189,7 +189,7 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DirectUnit, DrainOpt
     DirectUnit directs;  // with a direction: the job is this, and no update
   };
 
-  /// What a checkpoint holds of a unit.
+  /// The hold of a checkpoint on a unit.
   struct Hold {
     enum class State : std::uint8_t { kNone, kAsked, kHeld };  // kAsked: an update still runs
     State state = State::kNone;

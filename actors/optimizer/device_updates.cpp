@@ -61,7 +61,8 @@ std::size_t DeviceUpdates::prepare(Stage& stage, const UpdateSlice& slice) const
   return touched;
 }
 
-/// What the pass reads on its way in; what it has written on its way out, and nothing beside it.
+/// Copies the arrays that the pass reads on the way in, and those that it has written on the way
+/// out, and nothing else.
 void DeviceUpdates::copy(const Stage& stage, bool in) {
   for (const StagedArray& array : stage.arrays) {
     if (!(in ? array.use.read : array.use.written)) {

@@ -1,7 +1,7 @@
 // actors/optimizer/device_updates.hpp — updates on an accelerator, of state that lies in its memory
 // or comes through it.
 //
-// What of a unit's arrays is device memory is updated where it lies. What is host memory passes
+// Those of a unit's arrays that are device memory are updated where they lie. Host memory passes
 // through a stage: the elements that the pass reads are copied to the device, the kernel works
 // there, and the elements that it wrote are copied back. So one mechanism serves both placements:
 // with all of a unit's state on the device no byte crosses the link, with master and moments on the
@@ -17,7 +17,7 @@
 // slices touch other elements.
 // Failure: a DeviceError ends the slice, and the device does nothing any more. Nothing is allocated
 // after the start, but for what the device's queues take.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <cstddef>

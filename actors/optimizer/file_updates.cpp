@@ -61,8 +61,8 @@ FileUpdates::Moves FileUpdates::prepare(Stage& stage, const UpdateSlice& slice,
         std::byte* const home = address_of(array) + begin;
         std::byte* at = stage.memory + used;
         const std::size_t bytes = use.bytes_of(slice.end) - begin;
-        // What the pass overwrites anyway need not come in, but for what lies behind it in its
-        // block.
+        // Bytes that the pass overwrites anyway need not come in, except for those behind them in
+        // their block.
         const std::size_t skipped =
             use.read || !covered ? 0 : bytes - bytes % StateFile::kAlignment;
         if (skipped < bytes) {

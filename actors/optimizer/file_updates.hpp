@@ -1,6 +1,6 @@
 // actors/optimizer/file_updates.hpp — updates on the pool of state that lies in a file.
 //
-// What of a unit's arrays lies in the file passes through a stage in memory:
+// Those of a unit's arrays that lie in the file pass through a stage in memory:
 //   read | update | write, slices overlapping
 // A stage for each slice under way, so that while one is updated others come in and go out. Slices
 // are taken in the order of the optimizer's deadlines, so reads are asked for in that order, and a
@@ -15,7 +15,7 @@
 // Invariant: what no range covers is read and written back as it was. A slice's arrays begin at
 // blocks of the file, so slices never share one.
 // Failure: an Error that names the unit ends the slice; nothing more can be updated then.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +58,7 @@ class FileUpdates final : public UpdateRunner {
     UpdatedUnit view;  // the unit, as the pass finds it
   };
 
-  /// What a slice moves.
+  /// The transfers of a slice.
   struct Moves {
     Transfers in;
     Transfers out;

@@ -7,7 +7,7 @@
 // Contract: at most slices_under_way() slices at a time. A slice's task ends when all it writes is
 // in place and visible to every thread; its arrays and its steps are lent until then. An exception
 // means that nothing more can be updated.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: a slice that has begun is carried out.
 #pragma once
 

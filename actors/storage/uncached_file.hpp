@@ -2,11 +2,11 @@
 // goes.
 //
 // Whole blocks go to the disk from the memory they lie in where that is aligned as they are, else
-// by way of an aligned buffer. What is left at both ends of a write goes through the page cache,
-// and so does everything in a small file and on a file system that has no other way. Invariant: the
-// file's bytes are those of plain writes. A block goes past the cache only if one write() covers
-// all of it, so writes of neighbours, also by other processes, never meet in it. Thread rule: of
-// the loop's thread; FileIo and CpuPool outlive it.
+// by way of an aligned buffer. The bytes at both ends of a write that fill no block go through the
+// page cache, and so does everything in a small file and on a file system that has no other way.
+// Invariant: the file's bytes are those of plain writes. A block goes past the cache only if one
+// write() covers all of it, so writes of neighbours, also by other processes, never meet in it.
+// Thread rule: the loop's thread; FileIo and CpuPool outlive it.
 #pragma once
 
 #include <cstddef>

@@ -3,7 +3,7 @@
 // A timerfd that the reactor watches: setting it anew is one system call and leaves nothing of the
 // last time behind, where Asio's timers cancel an operation, which then ends the next sleep.
 // Made by the first time that is set: thousands of simulated loops never sleep.
-// Thread rule: of the loop's thread. Internal.
+// Thread rule: the loop's thread. Internal.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 //   reader (runtime/actor.hpp:128, 3.002 s) <- parse (app/reader.cpp:40, 2.100 s) <- [completion]
 // Each with the line of its last co_await and how long ago that was, by the loop's clock; a task
 // that has not run yet says so.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <string>

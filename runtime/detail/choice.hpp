@@ -2,7 +2,7 @@
 //
 // A candidate waits in the list of its channel; the candidates of a choice are a group, so that the
 // one that is handed a value takes the others out of their lists: at most one value is handed over.
-// Thread rule: of the loop's thread. Internal to Channel and select().
+// Thread rule: the loop's thread. Internal to Channel and select().
 #pragma once
 
 #include <cstddef>

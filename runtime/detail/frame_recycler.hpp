@@ -7,7 +7,7 @@
 // debug builds a freed frame is overwritten: a dangling use shows at once.
 // Every block is aligned to kAlignment, which the widest SIMD variables need; a frame that asks for
 // more comes from malloc and goes back to it.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <array>

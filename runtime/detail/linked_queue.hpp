@@ -2,7 +2,7 @@
 //
 // For nodes that wait and may be stopped, any number at a time. Intrusive: a node has `next`, as an
 // Op has, and `previous`.
-// Thread rule: of one thread. Internal.
+// Thread rule: one thread. Internal.
 #pragma once
 
 namespace tandem {

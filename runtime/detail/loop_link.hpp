@@ -31,7 +31,7 @@ class LoopLink {
   }
   /// Posts to the loop; false if it is gone.
   [[nodiscard]] bool post(Op& op) noexcept;
-  /// Of the loop, when it dies.
+  /// The loop calls it when it dies.
   void cut() noexcept {
     const std::lock_guard lock(mutex_);
     loop_ = nullptr;

@@ -81,7 +81,7 @@ class RootTask {
   std::coroutine_handle<promise_type> handle_;
 };
 
-/// What EventLoop::run waits for.
+/// The result that EventLoop::run waits for.
 template <class T>
 struct MainResult {
   Outcome<T> outcome;

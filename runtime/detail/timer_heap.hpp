@@ -2,7 +2,7 @@
 // which can be taken out.
 //
 // Equal deadlines fire in the order in which they were armed.
-// Thread rule: of the loop's thread. Memory grows to the most timers ever armed at once, and is
+// Thread rule: the loop's thread. Memory grows to the most timers ever armed at once, and is
 // kept.
 #pragma once
 

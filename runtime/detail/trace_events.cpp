@@ -123,7 +123,7 @@ void drop_half_arrows(std::vector<Event>& events, const Window& window) {
   }
 }
 
-/// What this process recorded in the window; what lasts longer is cut.
+/// The events of this process in the window; an event that lasts longer is cut.
 std::vector<Event> events_in(const Window& window, std::vector<ThreadName>& names) {
   std::vector<Event> events = recorded(names);
   join_tasks(events);

@@ -4,7 +4,7 @@
 // Invariant: a waiter is in the list until take_first() or its stop, never both; then it is posted,
 // once. A group is a ring of waiters in several lists: the first that is taken or stopped is
 // posted, and the others leave their lists at that moment.
-// Thread rule: of the loop's thread. Internal to Semaphore, Channel and select().
+// Thread rule: the loop's thread. Internal to Semaphore, Channel and select().
 #pragma once
 
 #include <coroutine>
@@ -35,7 +35,7 @@ class ListedWaiter {
       throw Stopped();
     }
   }
-  /// What it waits for is there, and others have their turn first.
+  /// Resumes the coroutine in a later turn: it has what it waited for, and others go first.
   template <class Promise>
   void go_on_later(std::coroutine_handle<Promise> coroutine) noexcept {
     resume_.set(coroutine);

@@ -22,8 +22,8 @@ int memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
   return cudaMemGetInfo(free_bytes, total_bytes);
 }
 
-// cudaFree waits for the whole device, cudaFreeAsync for nothing. What the pool cannot give is no
-// error that stays.
+// cudaFree waits for the whole device, cudaFreeAsync for nothing. A request that the pool cannot
+// fill is no error that stays.
 int take_memory(void** memory, std::size_t bytes, void* stream) {
   const cudaError_t status = cudaMallocAsync(memory, bytes, stream_of(stream));
   if (status != cudaSuccess) {

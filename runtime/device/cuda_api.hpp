@@ -28,7 +28,7 @@ struct CudaApi {
   /// lost).
   Status (*take_last_error)();
 
-  /// Of the CUDA that the driver knows: 12030 is 12.3.
+  /// The version of CUDA that the driver knows: 12030 is 12.3.
   Status (*driver_version)(int* version);
   Status (*use_device)(int device);
   Status (*memory_info)(std::size_t* free_bytes, std::size_t* total_bytes);

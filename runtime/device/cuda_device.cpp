@@ -136,7 +136,8 @@ void CudaDevice::give_memory_back(std::byte* data, std::size_t /*bytes*/) noexce
   }
 }
 
-// What another rank of this process pinned is pinned for all of it; that rank takes it back.
+// Memory that another rank of this process pinned is pinned for the whole process; that rank unpins
+// it.
 bool CudaDevice::pin(std::span<std::byte> memory) {
   if (memory.empty() || error_ != nullptr) {
     return true;
@@ -210,7 +211,7 @@ void CudaDevice::launch(std::uint32_t stream, Name name, KernelCost /*cost*/, Ke
   }
 }
 
-// What is known to be reached needs no wait, and has given its event back.
+// A point that is known to be reached needs no wait, and has given its event back.
 void CudaDevice::wait(std::uint32_t stream, const DeviceEvent& event) {
   TANDEM_CHECK(event.point()->maker == &kMaker,
                "a stream waits for points of the same kind of device");

@@ -14,7 +14,7 @@
 // once it has been made before.
 // Nothing here waits for the device. Buffers go back in stream order, on a stream that carries
 // nothing else.
-// Thread rule: of the loop's thread. Destroyed there, too: what waits for a point then gets a
+// Thread rule: the loop's thread. Destroyed there, too: what waits for a point then gets a
 // DeviceError.
 //
 //   CudaDevice gpu(loop, CudaApi::load(), {.index = 0, .name = "H200"});
@@ -59,7 +59,7 @@ class CudaDevice final : public Device, private TickingPoller {
   [[nodiscard]] EventLoop& loop() const noexcept { return loop_; }
   /// Chooses it on the calling thread; other libraries' calls there need that.
   void use() noexcept;
-  /// What has made it useless; null: nothing yet.
+  /// The error that has made it useless; null: none yet.
   [[nodiscard]] const std::exception_ptr& error() const noexcept { return error_; }
   /// Another library's call on this device ended with `status`; if that is an error, the device is
   /// of no use any more.

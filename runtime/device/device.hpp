@@ -7,7 +7,7 @@
 // (co_await event.wait()).
 // Errors are sticky, as with CUDA: after a failed operation the device does nothing any more; every
 // event recorded before or after and not yet done ends with that DeviceError.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Ownership: host and device buffers belong to the device from the call to the event behind it.
 // Cancel rule: wait(stop_token) ends the waiting at once with Stopped; the device's work goes on.
 //
@@ -137,7 +137,7 @@ inline DeviceEvent::Awaiter DeviceEvent::wait(StopToken stop) const noexcept {
   return {point_, stop};
 }
 
-/// What a kernel is expected to take; a simulated device takes just that.
+/// The time that a kernel is expected to take; a simulated device takes just that.
 struct KernelCost {
   double seconds = 0;  // added to what the others amount to
   double flops = 0;
@@ -153,17 +153,17 @@ class DeviceStream {
  public:
   DeviceStream(Device& device, std::uint32_t number) noexcept : device_(&device), number_(number) {}
 
-  /// Of the device's streams, in the order in which they were made.
+  /// Its number among the device's streams, in the order in which they were made.
   [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
 
   void to_device(std::byte* device_memory, std::span<const std::byte> host);
   void to_host(std::span<std::byte> host, const std::byte* device_memory);
   /// Both in the device's memory.
   void within_device(std::byte* to, const std::byte* from, std::size_t bytes);
-  /// What the copies from now on are of, in traces; what they are not named they are called "copy".
+  /// The name in traces of the copies from now on; without one they are called "copy".
   void name_copies(Name name);
   void launch(Name name, KernelCost cost, Kernel kernel);
-  /// What is given to this stream from now on runs after `event`, whatever stream that is of.
+  /// Work that is given to this stream from now on runs after `event`, whatever stream that is of.
   void wait(const DeviceEvent& event);
   /// The point behind everything given to this stream so far.
   [[nodiscard]] DeviceEvent record();

@@ -6,7 +6,7 @@
 // wait of length t is noticed at most about t late, never more than kLongest, and costs a logarithm
 // of looks; a device that stands still costs a thousand a second. Time is the loop's, so under a
 // clock that a test moves all this happens in virtual time.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include "runtime/event_loop.hpp"

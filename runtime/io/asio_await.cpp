@@ -3,7 +3,7 @@
 namespace tandem::detail {
 namespace {
 
-// Of the thread: what was used once is used again.
+// The thread's signals: one that was used once is used again.
 class KeptSignals {
  public:
   KeptSignals() = default;

@@ -3,7 +3,7 @@
 //
 // The operation starts when it is awaited; its handler comes back through the loop's queue. Handler
 // memory is the loop's recycled memory: nothing is allocated per operation after the first ones.
-// What the operation uses (socket, buffer) lives until the await returns.
+// The socket and the buffer of the operation live until the await returns.
 //   co_await socket.async_read_some(buffer, use_task)
 //       the value, or a std::tuple of several; an error is thrown as asio::system_error
 //   co_await socket.async_read_some(buffer, use_task_result)
@@ -13,7 +13,7 @@
 // Every signature is taken: void(), void(values...), void(error_code, values...) and
 // void(exception_ptr, values...), which throws the exception (asio::co_spawn of an awaitable).
 // Adapters take the token as well: as_tuple(use_task), redirect_error(use_task, error).
-// Thread rule: of the loop's thread. An Asio object on another io_context than loop.reactor() works
+// Thread rule: the loop's thread. An Asio object on another io_context than loop.reactor() works
 // without a stop token, which is not passed between threads.
 // Cancel rule: a stop request goes through Asio's cancellation slot; the await ends when the
 // operation has, with Stopped if that broke it off. A transfer that use_task_result(stop) waits for
@@ -95,7 +95,7 @@ struct AsioSignature<std::exception_ptr, Results...> {
   using Values = std::tuple<Results...>;
 };
 
-/// What broke the operation off is a cancellation.
+/// Whether a cancellation broke the operation off.
 [[nodiscard]] inline bool is_aborted(const asio::error_code& error) noexcept {
   return error == asio::error::operation_aborted;
 }

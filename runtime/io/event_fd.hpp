@@ -20,7 +20,7 @@ namespace tandem {
 class EventFd {
  public:
   explicit EventFd(EventLoop& loop);
-  /// Of one that exists: `descriptor` is the object's from now on.
+  /// Takes over a descriptor that exists: `descriptor` is the object's from now on.
   EventFd(EventLoop& loop, int descriptor) : stream_(loop.reactor(), descriptor) {}
 
   /// Wakes the coroutine that waits. Never blocks, never fails; safe in a signal handler.

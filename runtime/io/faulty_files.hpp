@@ -3,7 +3,7 @@
 //
 // Stands before any other back end. The rule is asked once per call, in the order of the calls;
 // what it lets pass goes on. An injected error takes the place of the call: nothing is done then.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: that of the back end behind.
 //
 //   auto faulty = std::make_unique<FaultyFiles>(loop, FileIo::make_backend(loop, {}));
@@ -21,7 +21,7 @@
 
 namespace tandem {
 
-/// What happens to one call; as it stands: nothing.
+/// The fault of one call; as it stands: none.
 struct FileFault {
   int error_number = 0;       // the call fails with it
   std::size_t bytes_max = 0;  // a transfer moves no more; 0: no limit

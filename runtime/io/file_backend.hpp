@@ -54,7 +54,7 @@ struct OpenFile {
   std::string path;
 };
 
-/// What is asked.
+/// The operation that is asked for.
 struct FileRequest {
   enum class Kind : unsigned char {
     kOpen,

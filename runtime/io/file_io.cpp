@@ -71,8 +71,8 @@ IoFile::IoFile(int descriptor, bool direct, FileBackend* owner, std::string path
   }
 }
 
-/// What has to be a regular file was opened without waiting (open_flags), which such a file does
-/// not need any more.
+/// A file that has to be a regular one was opened without waiting (open_flags), which such a file
+/// does not need any more.
 void IoFile::check(OpenMode mode) const {
   if (file_->owner != nullptr || (mode != OpenMode::kReadFile && mode != OpenMode::kUpdate)) {
     return;

@@ -1,9 +1,9 @@
 // runtime/io/file_io.hpp — file operations as awaitables: the loop never waits for a disk.
 //
 // Reads and writes are carried through short transfers, EINTR and EAGAIN. A failure is a FileError
-// that names path and operation. What carries the calls out is a FileBackend: threads that block,
+// that names path and operation. A FileBackend carries the calls out: io_uring, threads that block,
 // or one's own (simulated, with faults).
-// Thread rule: of the loop's thread. Buffers and the IoFile belong to the operation until its await
+// Thread rule: the loop's thread. Buffers and the IoFile belong to the operation until its await
 // returns.
 // Cancel rule: a stop request is passed on to the operation, and the await lasts until that has
 // ended, since its buffer is in use: it throws Stopped if the operation did not run to its end (a
@@ -66,8 +66,8 @@ class IoFile {
   /// Past the page cache: offset and size are multiples of FileIo::kDirectAlignment, the buffer's
   /// address of memory_alignment().
   [[nodiscard]] bool is_direct() const noexcept { return memory_alignment_ != 0; }
-  /// What the file system asks for, at most FileIo::kDirectAlignment; 0: of a file through the
-  /// cache.
+  /// The alignment that the file system asks for, at most FileIo::kDirectAlignment; 0: the file is
+  /// read and written through the cache.
   [[nodiscard]] std::size_t memory_alignment() const noexcept { return memory_alignment_; }
 
  private:
@@ -124,7 +124,7 @@ class FileIo {
   /// Writes all of `from`.
   [[nodiscard]] Awaiter<void> write(const IoFile& file, std::uint64_t offset,
                                     std::span<const std::byte> from, StopToken stop = {});
-  /// What was written is on the medium afterwards.
+  /// All that was written is on the medium afterwards.
   [[nodiscard]] Awaiter<void> fsync(const IoFile& file, StopToken stop = {});
   /// The folder's entries (after a rename, a creation) are on the medium afterwards.
   [[nodiscard]] Awaiter<void> fsync_folder(std::string path, StopToken stop = {});
@@ -137,8 +137,8 @@ class FileIo {
   [[nodiscard]] Awaiter<void> exchange(std::string one, std::string other, StopToken stop = {});
   [[nodiscard]] Awaiter<void> remove(std::string path, StopToken stop = {});
   /// A file, or a folder with all that lies in it; nothing of that name may be there. A link is
-  /// removed itself and never followed. What cannot be removed stays, and the first such is the
-  /// error; all else is gone.
+  /// removed itself and never followed. An entry that cannot be removed stays, and the first such
+  /// is the error; all else is gone.
   [[nodiscard]] Awaiter<void> remove_tree(std::string path, StopToken stop = {});
   [[nodiscard]] Awaiter<std::uint64_t> size(const IoFile& file, StopToken stop = {});
   /// The file has at least this size afterwards and its space on the disk, so that ENOSPC comes
@@ -151,7 +151,7 @@ class FileIo {
                                                               StopToken stop = {});
   /// An empty one.
   [[nodiscard]] Awaiter<void> remove_folder(std::string path, StopToken stop = {});
-  /// What a user without privileges may still write on the disk that holds `path`.
+  /// Bytes that a user without privileges may still write on the disk that holds `path`.
   [[nodiscard]] Awaiter<std::uint64_t> free_bytes(std::string path, StopToken stop = {});
 
   /// Blocks of `from` become those of `into` as well, without a copy, where the file system can
@@ -173,7 +173,7 @@ class FileIo {
     bool uring = false;
     std::string why;
   };
-  /// What kAuto takes on this machine, and why. Tries io_uring out once per process.
+  /// The back end that kAuto takes on this machine, and why. Tries io_uring out once per process.
   [[nodiscard]] static Choice choose();
 
  private:

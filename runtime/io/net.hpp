@@ -11,7 +11,7 @@
 // operations then fail naming that rank, so that no rank blames a mere witness. Broken once, a net
 // stays broken. A peer that is silent is no failure here: beats are signs of life, with a few
 // numbers in them, by which those above tell a rank that waits from one that hangs.
-// Thread rule: of the loop's thread. Buffers belong to the operation until its await returns.
+// Thread rule: the loop's thread. Buffers belong to the operation until its await returns.
 // Cancel rule: a stopped receive ends at once and takes no frame, or, once a frame moves into its
 // buffer, with that frame; a stopped send ends at once if nothing of it has left, else when all of
 // it has.
@@ -76,7 +76,7 @@ struct NetOp {
   void throw_if_failed() const;
 };
 
-/// What was heard of a peer by its beats.
+/// The heartbeats that have come from a peer.
 struct NetHeart {
   static constexpr std::size_t kPlaces = 4;
   static constexpr std::uint32_t kWordsMax = 1U << 14;

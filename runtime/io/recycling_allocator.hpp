@@ -1,7 +1,7 @@
 // runtime/io/recycling_allocator.hpp — memory for Asio's operations out of the loop's free lists,
 // so that none allocates.
 //
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <cstddef>

@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 
-// What was done about a signal before the first set waited for it. Of the process.
+// The process's handling of a signal before the first set waited for it.
 struct Handled {
   int sets = 0;
   struct sigaction before = {};
@@ -95,7 +95,7 @@ void Signals::remove(int number) noexcept {
   asio::error_code ignored;
   set_.remove(number, ignored);
   if (--handled.sets == 0) {
-    // What the program has put there meanwhile stays.
+    // A handler that the program has set meanwhile stays.
     const bool is_ours = is_same_handler(now, handled.ours);
     ::sigaction(number, is_ours ? &handled.before : &now, nullptr);
   }

@@ -5,7 +5,7 @@
 // the program did about the signal before is in place again.
 // After a fork() parent and child share the pipe that carries the signals, and the child may
 // take what was meant for the parent: a child that goes on without exec() waits for no signals.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: wait(stop_token) ends with Stopped.
 //
 //   Signals signals(loop, {SIGINT, SIGTERM});

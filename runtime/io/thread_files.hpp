@@ -1,7 +1,7 @@
 // runtime/io/thread_files.hpp — file operations by a few threads that do one blocking call after
 // the other.
 //
-// Thread rule: of the loop's thread, like every FileBackend.
+// Thread rule: the loop's thread, like every FileBackend.
 // Cancel rule: what is queued leaves the queue at once; a call that runs is interrupted by a signal
 // (SIGURG, if the program does not handle it), again and again until it returns. That ends an
 // open() of a FIFO that has no writer, and a read of one; a call that the kernel does not
@@ -41,7 +41,7 @@ class ThreadFiles final : public FileBackend {
   static std::int64_t call(FileOp& op) noexcept;
 
  private:
-  // What a thread does; under the mutex.
+  // The work of a thread; under the mutex.
   struct Worker {
     pid_t thread_id = 0;
     FileOp* running = nullptr;
@@ -66,7 +66,7 @@ class ThreadFiles final : public FileBackend {
 
 /// The open(2) flags of a kOpen.
 [[nodiscard]] int open_flags(const FileRequest& request) noexcept;
-/// Of a file that is made.
+/// The mode of a file that is made.
 [[nodiscard]] unsigned open_mode(const FileRequest& request) noexcept;
 
 }  // namespace tandem::detail

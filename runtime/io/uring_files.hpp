@@ -1,11 +1,11 @@
 // runtime/io/uring_files.hpp — file operations by io_uring: the loop's own ring.
 //
-// Operations of one round of the loop are submitted together; what does not fit the ring waits in a
-// queue. Completions are taken while the loop is awake (Poller), and an eventfd in the reactor ends
-// its sleep. What the kernel's ring cannot do (size, what a folder holds, fsync of one, free
-// space, whatever an old kernel lacks) goes to threads, unseen.
+// Operations of one round of the loop are submitted together; those that do not fit the ring wait
+// in a queue. Completions are taken while the loop is awake (Poller), and an eventfd in the reactor
+// ends its sleep. Operations that the kernel's ring does not have (size, a folder's entries, fsync
+// of a folder, free space, whatever an old kernel lacks) go to threads, unseen.
 // On a machine without liburing another source file says so behind this header.
-// Thread rule: of the loop's thread; while operations are on their way, the loop stays on one
+// Thread rule: the loop's thread; while operations are on their way, the loop stays on one
 // thread.
 // Cancel rule: what was not submitted yet leaves at once; the kernel is asked to cancel the rest,
 // and its answer awaited.

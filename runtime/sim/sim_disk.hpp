@@ -1,9 +1,9 @@
 // runtime/sim/sim_disk.hpp — a disk in memory with files, folders and power cuts.
 //
-// It outlives ranks and crashes. What was fsynced stays (a file's bytes by fsync, a folder's
+// It outlives ranks and crashes. Data that was fsynced stays (a file's bytes by fsync, a folder's
 // entries by fsync_folder); of the rest a power cut keeps any part: each change of a folder's
 // entries (a rename or an exchange within one folder is one change) and each sector of a file by
-// itself. Calls return as the system's do: 0 or more, or -errno. Thread rule: of the world's
+// itself. Calls return as the system's do: 0 or more, or -errno. Thread rule: the world's
 // thread.
 //
 //   SimDisk disk({.capacity_bytes = 1 << 20});
@@ -33,7 +33,8 @@ class SimDisk {
   };
   struct Node;
   using Entries = std::map<std::string, std::shared_ptr<Node>>;
-  /// Of a folder's entries, all of it or none: a name goes; names come, or get another node.
+  /// A change of a folder's entries, all of it or none: a name goes; names come, or get another
+  /// node.
   struct Change {
     std::string gone;
     std::vector<std::pair<std::string, std::shared_ptr<Node>>> come = {};
@@ -90,7 +91,7 @@ class SimDisk {
   std::int64_t fsync(Node& file, bool fails);
   [[nodiscard]] std::int64_t fsync_folder(const std::string& path);
   [[nodiscard]] std::int64_t rename(const std::string& from, const std::string& to);
-  /// Of two names in one folder.
+  /// Exchanges two names in one folder.
   [[nodiscard]] std::int64_t exchange(const std::string& one, const std::string& other);
   [[nodiscard]] std::int64_t remove(const std::string& path, bool folder);
   /// One name after the other, each of them a change.

@@ -4,7 +4,7 @@
 // SimFiles is one rank's way to a SimDisk: each call takes a time drawn from the seed and may end
 // short, interrupted, or with an error, as the Faults say. A write that does not fit writes what
 // fits, then says ENOSPC.
-// Thread rule: of the world's thread. Files die before their SimFiles; a SimFiles lives as long as
+// Thread rule: the world's thread. Files die before their SimFiles; a SimFiles lives as long as
 // the world runs.
 //
 //   SimDisk disk({.capacity_bytes = 1 << 20});

@@ -2,7 +2,7 @@
 // last events as text.
 //
 // Two executions are the same if their hashes are.
-// Thread rule: of one thread.
+// Thread rule: one thread.
 #pragma once
 
 #include <cstddef>

@@ -4,11 +4,11 @@
 // Each rank has an EventLoop of its own, so everything that ranks do to each other takes the paths
 // it takes between threads. run() picks, again and again, one rank that has something to do, lets
 // it run a few operations and charges it virtual time; when no rank has anything to do, the clock
-// jumps to the next event. What the world does to the ranks (deliveries, completions of disks,
-// devices and pools, deaths) are events on its agenda: after().
-// What may differ between two real executions is drawn from the seed: which rank goes on, how long
-// everything takes, and which of two simultaneous events comes first. What is promised (a loop's
-// queue, a channel) is kept.
+// jumps to the next event. The world acts on the ranks (deliveries, completions of disks, devices
+// and pools, deaths) by events on its agenda: after().
+// The seed draws all that may differ between two real executions: which rank goes on, how long
+// everything takes, and which of two simultaneous events comes first. An order that is promised (a
+// loop's queue, a channel) is kept.
 // Ranks wait as threads do (expected_wait.hpp), in virtual time and at no cost: they sleep, look,
 // and sleep, so what is posted to them has to wake them or has not.
 // A rank is looked at when its time has come, when it is woken, and after an event that is for it;

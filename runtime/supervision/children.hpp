@@ -5,15 +5,15 @@
 // `OnExit on_child_exit(const ExitReason&)` decides: restart, stop, or escalate (without that
 // function: restart what failed). Escalating fails the parent's scope with the child's error; if
 // the parent is itself a child, its own parent decides next. More than `limit.most` restarts within
-// `limit.within` escalate. What cannot be restarted (errors of devices and collectives) escalates
-// up to the root; no parent is asked. A child that closed itself, or that was stopped, is not
-// restarted. A child that is started with ChildOptions has a limit of its own, which counts its
-// restarts alone, and may pause before each: longer each time, until it has run for `limit.within`.
-// A restart: the tasks of the child's scope end, its state is destroyed, a new one is made from the
-// same arguments (copied) behind the same mailbox. Senders keep their address; what waits in the
-// mailbox survives and is handled by the new state, in its order. The message that failed is gone
-// (its asker got the error), and the pending replies of the old state fail.
-// Thread rule: of the loop's thread.
+// `limit.within` escalate. An error of a device or a collective, after which nothing can be
+// restarted, escalates up to the root; no parent is asked. A child that closed itself, or that was
+// stopped, is not restarted. A child that is started with ChildOptions has a limit of its own,
+// which counts its restarts alone, and may pause before each: longer each time, until it has run
+// for `limit.within`. A restart: the tasks of the child's scope end, its state is destroyed, a new
+// one is made from the same arguments (copied) behind the same mailbox. Senders keep their address;
+// what waits in the mailbox survives and is handled by the new state, in its order. The message
+// that failed is gone (its asker got the error), and the pending replies of the old state fail.
+// Thread rule: the loop's thread.
 // Ownership: a member of the parent (or beside its scope); dies after the scope was joined.
 // on_child_exit is called between two resumptions, maybe while a handler of the parent is
 // suspended: it decides.
@@ -69,7 +69,7 @@ class Children {
     Strategy strategy = Strategy::kOneForOne;
   };
 
-  /// Of an actor.
+  /// Children of an actor.
   template <class Self, class... Messages>
   explicit Children(Actor<Self, Messages...>& parent) : Children(parent, Options()) {}
   template <class Self, class... Messages>
@@ -142,7 +142,7 @@ class Children {
   Scope* (*scope_of_parent_)(void* parent) = nullptr;
   Ask ask_ = nullptr;
   Scope* scope_ = nullptr;
-  // Of all children; there while some run, so that it never outlives the parent's scope.
+  // Stops all children; there while some run, so that it never outlives the parent's scope.
   std::optional<StopSource> stop_;
   std::list<std::unique_ptr<Child>> children_;  // that have not ended, in the order of their starts
   std::size_t running_ = 0;

@@ -6,7 +6,7 @@
 //     reader (pump at actor.hpp:128, 3.002 s) <- parse (reader.cpp:40, 3.002 s) <- [completion]
 //   actor reader: 3 messages wait
 //
-// Thread rule: of the loop's thread (or of the owner's while the loop does not run); request_dump()
+// Thread rule: the loop's thread (or of the owner's while the loop does not run); request_dump()
 // from any thread. The times are the loop's, noted when it last looked at its clock, so some
 // microseconds coarse.
 #pragma once
@@ -27,7 +27,7 @@ class EventLoop;
 
 /// The same as JSON: {"loop", "at_s", "asks", "timers", "scopes": [{"name", "tasks": [{"name",
 /// "awaits", "at", "since_s", "chain"}]}], "actors": [{"name", "depth", "closed"}]}, the oldest
-/// first. Of a task that has not run yet since_s is null.
+/// first. since_s is null for a task that has not run yet.
 [[nodiscard]] std::string tasks_json(EventLoop& loop);
 
 /// Prints describe_tasks(loop) and the last operations of the flight recorder to `out` as soon as
@@ -38,7 +38,7 @@ void request_dump(EventLoop& loop, std::FILE* out = stderr);
 /// While it lives, `signal` (Ctrl-\ by default) prints describe_tasks(loop) to stderr instead of
 /// ending the process, and appends it to `file` (empty: none; what cannot be written there is left
 /// out).
-/// Of the loop's thread (or of the owner's while the loop does not run).
+/// The loop's thread (or the owner's while the loop does not run).
 class DumpOnSignal {
  public:
   explicit DumpOnSignal(EventLoop& loop, int signal = SIGQUIT, std::string file = {});

@@ -6,10 +6,9 @@
 //   ...      your own, in the order of then(): abort communicators, give up streams, join pools
 //   rest     what your phases set free ends
 // A phase that is not done in time is left behind and the next one begins: aborting is what sets a
-// stuck task free. What still runs at the end is reported with its await chains, as an Error that
-// run() throws: such a process ends itself (the frames cannot be destroyed: what they await is in
-// flight).
-// Thread rule: of the loop's thread; run() once, from a task outside of `root`.
+// stuck task free. Tasks that still run at the end are reported with their await chains, as an
+// Error that run() throws: such a process ends itself (the frames cannot be destroyed: what they
+// await is in flight). Thread rule: the loop's thread; run() once, from a task outside of `root`.
 // Ownership: outlives what its phases run. The phases look every kLook, so it needs a clock that
 // moves.
 //

@@ -10,7 +10,7 @@
 // memory. Nothing is changed by a request.
 // A Unix socket is open to its user alone (and root), by its mode and by the peer's uid; a loopback
 // port is open to every user of the host.
-// Thread rule: of the loop's thread (or of the owner's while the loop does not run), on which the
+// Thread rule: the loop's thread (or of the owner's while the loop does not run), on which the
 // pages are made, too.
 #pragma once
 

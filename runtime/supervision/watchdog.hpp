@@ -5,7 +5,7 @@
 // are not reported: an idle actor is no trouble, and those tasks are looked at themselves. A loop
 // that is held does not look: that is a stall (EventLoop::stalls). Nor does a loop that does not
 // run, and what a task waits for then is not counted.
-// Thread rule: of the loop's thread (or of the owner's while the loop does not run).
+// Thread rule: the loop's thread (or of the owner's while the loop does not run).
 //
 //   const Watchdog watchdog(loop, {.limit = 30s});
 //   "[watchdog] a task waits for 31.2 s: reader (...) <- [completion]"

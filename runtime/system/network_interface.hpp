@@ -27,7 +27,7 @@ enum class Ip { kAny, kV4, kV6 };
 /// leads there. Sends nothing.
 [[nodiscard]] std::optional<std::string> address_towards(const std::string& host);
 
-/// Of 127.0.0.0/8 or ::1.
+/// Whether the address is of 127.0.0.0/8 or ::1.
 [[nodiscard]] bool is_loopback(std::string_view address);
 
 }  // namespace tandem

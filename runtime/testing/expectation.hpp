@@ -20,7 +20,7 @@ class TestKit;
 
 enum class Verb : unsigned char { kExpect, kAllow, kDisallow, kPrepone, kPostpone, kDrop };
 
-/// Which messages a sentence is about.
+/// The messages that a sentence is about.
 struct MessagePattern {
   const char* message = nullptr;
   bool (*is)(const TappedMessage& envelope) noexcept = nullptr;

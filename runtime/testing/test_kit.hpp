@@ -17,10 +17,10 @@
 //   prepone, postpone   the first such message becomes its target's next, or last
 //   drop       the first such message is returned: its credit comes back, an asker gets ActorClosed
 // A statement is complete at its semicolon, and everything that can run then has run: the tasks sit
-// in their awaits, the messages they sent wait. What does not fit calls the failure handler, with
-// the line of the statement and what waits instead; without a handler (gtest.hpp has one) it throws
+// in their awaits, the messages they sent wait. A statement that does not hold calls the failure
+// handler, with its line and what waits instead; without a handler (gtest.hpp has one) it throws
 // TestKit::Unexpected.
-// Thread rule: of one thread, outside of tasks.
+// Thread rule: one thread, outside of tasks.
 // Ownership: actors of make() die with the kit; others are started in scope() and die after
 // finish().
 #pragma once
@@ -57,8 +57,9 @@ class TestKit : private MessageTap {
   TestKit& operator=(const TestKit&) = delete;
 
   void set_failure_handler(FailureHandler handler) { on_failure_ = std::move(handler); }
-  /// Ends everything: drops what waits, stops the scope and runs until it is empty. What does not
-  /// end is a failure. Tasks that failed are none (see failures()). The destructor does it, too.
+  /// Ends everything: drops what waits, stops the scope and runs until it is empty. A task that
+  /// does not end is a failure. Tasks that failed are none (see failures()). The destructor does
+  /// it, too.
   void finish(Where where = Where::current());
 
   // ---- the system under test
@@ -159,7 +160,7 @@ class TestKit : private MessageTap {
   FailureHandler on_failure_;
 };
 
-/// What a task that start() began will have returned.
+/// The result of a task that start() began.
 template <class T>
 class TestKit::Result {
  public:

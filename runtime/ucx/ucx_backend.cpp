@@ -39,7 +39,7 @@ void UcxBackend::submit(NetOp& op) {
   UcxChannel& channel = channel_of(peer, op);
   const bool sends = op.request.kind == NetOp::Kind::kSend;
   ++waited_for_;
-  // What a rank sent before it left can still be received.
+  // Messages that a rank sent before it left can still be received.
   if (peer.failed_rank && (sends || channel.arrived.empty())) {
     op.failed_rank = *peer.failed_rank;
     end(op, NetOp::End::kPeerLost);

@@ -4,7 +4,7 @@
 // Invariant: an operation waits in its channel's queue or is under way in UCX, whose callback ends
 // it; a receive that waits for its frame is both, and can be withdrawn. A peer is closed once both
 // sides have said bye or abort, or UCX says that it is gone.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <cstdint>

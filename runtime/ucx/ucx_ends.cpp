@@ -53,7 +53,8 @@ UcxBackend::~UcxBackend() {
     TANDEM_CHECK(under_way_ == 0 && !peer.has_waiting(), "operations outlive their net");
     say_farewell(peer, Kind::kBye, 0);
   }
-  // What was sent arrives; what comes meanwhile is dropped. A rank at fault does not answer.
+  // Messages that were sent arrive; those that come meanwhile are dropped. A rank at fault does not
+  // answer.
   const auto is_awaited = [](const UcxPeer& peer) {
     return peer.is_talking() && peer.failed_rank != peer.rank;
   };
@@ -185,7 +186,7 @@ void UcxBackend::settle() noexcept {
   }
 }
 
-// What is on its way with it ends.
+// Operations that are under way with the peer end.
 void UcxBackend::close(UcxPeer& peer) noexcept {
   if (ucp_ep_h endpoint = std::exchange(peer.endpoint, nullptr); endpoint != nullptr) {
     worker_.close_by_force(endpoint);

@@ -15,7 +15,7 @@
 // runs, not attackers. A host that loses power is noticed when UCX's keep-alive misses it (about 20
 // s). A rank that is stopped is not lost.
 // On a machine without UCX another source file says so behind this header.
-// Thread rule: of the loop's thread, which may be another one at each run of the loop.
+// Thread rule: the loop's thread, which may be another one at each run of the loop.
 // Cancel rule: as net.hpp has it.
 //
 //   Net net(connect_ucx_net(loop, {.rank = 1, .world = 2, .run_key = key},
@@ -57,7 +57,7 @@ struct UcxNetOptions {
 using ExchangeAddresses = std::function<std::vector<std::string>(const std::string& mine)>;
 
 /// Blocks until every rank has heard every other one. Throws PeerLost naming those that were not
-/// heard in time. What the environment says of UCX's settings goes before what is set here.
+/// heard in time. UCX's settings in the environment take precedence over those set here.
 [[nodiscard]] std::unique_ptr<NetBackend> connect_ucx_net(EventLoop& loop,
                                                           const UcxNetOptions& options,
                                                           const ExchangeAddresses& exchange);

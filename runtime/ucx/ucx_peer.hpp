@@ -3,7 +3,7 @@
 //
 // Invariant: a peer with a failed_rank has no operation queued or posted; others that UCX has end
 // when it calls back, at the latest once the endpoint is closed.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <algorithm>

@@ -22,7 +22,7 @@ struct Config {
   ~Config() { ucx().config_release(config); }
   Config(const Config&) = delete;
   Config& operator=(const Config&) = delete;
-  // What the environment says goes before it.
+  // A value in the environment takes precedence.
   void suggest(const char* name, const std::string& value) const {
     const std::string variable = std::string("UCX_") + name;
     if (std::getenv(variable.c_str()) == nullptr) {

@@ -3,7 +3,7 @@
 //
 // Knows nothing of ranks or coroutines. Not included where UCX is missing (only ucx_*.cpp do).
 // Every request that UCX makes is freed by its callback.
-// Thread rule: of the thread that made it.
+// Thread rule: the thread that made it.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class UcxWorker {
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
-  /// What connect() needs elsewhere.
+  /// The address that connect() of another worker needs.
   [[nodiscard]] std::string address() const;
   /// `on_error` is called by progress(), once at most. Throws an Error.
   [[nodiscard]] ucp_ep_h connect(const std::string& address, ucp_err_handler_cb_t on_error,
@@ -61,7 +61,7 @@ class UcxWorker {
                                               ucp_tag_recv_info_t& info,
                                               ucp_tag_recv_nbx_callback_t on_received,
                                               void* user) noexcept;
-  /// Of a receive_next(): its callback comes out of this call, with UCS_ERR_CANCELED, unless a
+  /// Cancels a receive_next(): its callback comes out of this call, with UCS_ERR_CANCELED, unless a
   /// message moves already.
   void cancel(void* request) noexcept { ucx().request_cancel(worker_, request); }
   void drop(ucp_tag_message_h message) noexcept;

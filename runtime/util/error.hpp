@@ -24,7 +24,7 @@ enum class ExitCode : int {
   kReportLost = 6,  // trained and saved; a report is lost: no reason to start over
 };
 
-/// What an error is about, where that decides whether a supervisor may start over.
+/// The cause of an error, where it decides whether a supervisor may start over.
 enum class ErrorCategory : unsigned char {
   kOther,
   kDevice,      // state on a device is lost for all that share it

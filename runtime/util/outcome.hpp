@@ -1,7 +1,7 @@
 // runtime/util/outcome.hpp — nothing yet, a value, or an exception: what a task, a reply or a
 // completion ends with.
 //
-// Of one thread at a time (its owner sees to that). take() moves the value out, or rethrows.
+// One thread at a time uses it (its owner sees to that). take() moves the value out, or rethrows.
 #pragma once
 
 #include <exception>

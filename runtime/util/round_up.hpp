@@ -5,7 +5,7 @@
 
 namespace tandem {
 
-/// Of `step`, which is not 0, and not below `value`.
+/// The least multiple of `step` that is not below `value`; `step` is not 0.
 [[nodiscard]] constexpr std::size_t round_up(std::size_t value, std::size_t step) noexcept {
   return (value + step - 1) / step * step;
 }

@@ -17,11 +17,11 @@ class HostWaits {
   [[nodiscard]] virtual std::uint32_t world() const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t rank() const noexcept = 0;
 
-  /// What is known of whom `rank` waits for: of this rank itself its waits for other hosts (those
-  /// for ranks of this host are added), or of one of another host with this local rank what it
-  /// says. All ranks of this host learn of it.
+  /// Tells all ranks of this host for whom `rank` waits. `rank` is this rank itself, with its waits
+  /// for other hosts (those for ranks of this host are added), or one of another host with this
+  /// local rank, with what it says.
   virtual void say_awaited(std::uint32_t rank, Awaited awaited) noexcept = 0;
-  /// Of any rank; none, where nothing is known.
+  /// The wait of any rank; none, where nothing is known.
   [[nodiscard]] virtual Awaited awaited(std::uint32_t rank) const noexcept = 0;
 };
 

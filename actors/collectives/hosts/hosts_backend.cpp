@@ -147,8 +147,8 @@ Task<> HostsBackend::share_shards(Gathering* op) {
   }
 }
 
-// Of a rank alone on its host, where what comes is in its place: its own shard. On the loop a piece
-// is copied when as many have come, so that frames get their turns.
+// Copies the own shard of a rank that is alone on its host, where frames arrive in place. On the
+// loop a piece is copied when as many have come, so that frames get their turns.
 Task<> HostsBackend::keep_shard(Gathering* op) {
   const std::size_t all = op->a.shard_bytes;
   std::size_t came = 0;

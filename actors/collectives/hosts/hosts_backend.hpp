@@ -16,7 +16,7 @@
 // rank. A stop in the middle of an operation is a failure of this rank. Every wait for another host
 // has a deadline, which names the rank at fault (net_waits.hpp).
 // Channels of the net: first_channel and the next three; no other traffic may use them.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <array>
@@ -72,8 +72,8 @@ class HostsBackend : public CollectiveBackend {
  private:
   enum Channel : std::uint32_t { kMoves, kForward, kStart, kBack };
   static constexpr std::size_t kSlots = 4;  // pieces that wait or are worked on, at most
-  // What the loop moves or adds itself in some ten microseconds, where a hand-over to the pool and
-  // back takes twice that.
+  // The loop moves or adds that much itself in some ten microseconds, where a hand-over to the pool
+  // and back takes twice that.
   static constexpr std::size_t kInlineBytes = std::size_t{128} << 10;
 
   // Operations under way: what their stages share.
@@ -82,7 +82,7 @@ class HostsBackend : public CollectiveBackend {
   struct Collecting;
   struct Reduction;
   struct DirectReduction;
-  // Of a reduction, in elements.
+  // A piece of a reduction, in elements.
   struct Piece {
     std::size_t block = 0;     // where it begins in the block, for this host's first rank
     std::size_t stride = 0;    // to where it begins for the next one
@@ -193,7 +193,8 @@ Task<> HostsBackend::run(Op* op, std::array<Stage<Op>, kStages> stages) {
 }
 
 // The other stages may wait for ranks of this host, which no stop ends: so both levels are told
-// before this stage's end is. What a stage meets because this rank was stopped is that stop.
+// before this stage's end is. An error that a stage meets because this rank was stopped is that
+// stop.
 template <class Op>
 Task<> HostsBackend::guarded(Stage<Op> stage, Op* op, std::size_t* ended) {
   const StopToken stop = co_await current_stop_token();

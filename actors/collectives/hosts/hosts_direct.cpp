@@ -3,8 +3,9 @@
 // sum that goes from host to host, after one message's way instead of one for each host; with a
 // rank on each host there is nothing to add first.
 //   reduce-scatter  A slice is a shard.
-//   all-reduce      The ranks share the block out in whole norm blocks. What a slice is added to is
-//                   the same on all ranks; its sums go to all of them, piece by piece.
+//   all-reduce      The ranks share the block out in whole norm blocks. The values that a slice is
+//                   added to are the same on all ranks; its sums go to all of them, piece by
+//                   piece.
 #include <algorithm>
 
 #include "actors/collectives/hosts/hosts_backend.hpp"

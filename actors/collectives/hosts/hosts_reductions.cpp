@@ -80,7 +80,7 @@ void HostsBackend::cut(const ReduceArguments& a, bool is_all) {
     }
     return;
   }
-  // Of what is too little for a norm block of each rank, every rank adds up all.
+  // Every rank adds up all of a rest that is too little for a norm block of each rank.
   for (std::size_t begin = 0; begin < all;) {
     const std::size_t each =
         std::min(piece, (all - begin) / local_world() / kNormBlock * kNormBlock);
@@ -182,7 +182,7 @@ Task<> HostsBackend::send_sums(Reduction* op) {
   }
 }
 
-// Of this rank's own pieces: their sums come back, and with an all-reduce they go on.
+// The sums of this rank's own pieces come back; with an all-reduce they go on.
 Task<> HostsBackend::finish_sums(Reduction* op) {
   const std::uint32_t last = hosts() - 1;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {

@@ -199,7 +199,7 @@ bool NetWaits::is_silent_host(std::uint32_t host) const {
   return true;
 }
 
-// Of two hosts each would have to say it of itself.
+// Each of two hosts would have to say it of itself.
 bool NetWaits::is_cut_off() const {
   const std::uint32_t hosts = net_.world() / local_.world();
   for (std::uint32_t host = 0; host < hosts; ++host) {

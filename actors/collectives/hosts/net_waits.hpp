@@ -12,7 +12,7 @@
 // deadline.
 // Waits of other kinds may be said in the same words, and are judged where they are
 // (failed_behind()). Those of a group are judged by what is known in the run (group_waits.hpp).
-// Thread rule: of the loop's thread. It begins with its first wait, or with start().
+// Thread rule: the loop's thread. It begins with its first wait, or with start().
 //
 //   const NetWaits::Wait wait(waits, peer, NetWaits::For::kFrame);
 //   co_await net.recv(peer, ...);

@@ -1,6 +1,6 @@
 // actors/collectives/hosts/progress.hpp — how many pieces have left a stage of a pipeline, for the
 // stages that wait for them.
-// Thread rule: of the loop's thread. Cancel rule: a stopped wait ends at once with Stopped.
+// Thread rule: the loop's thread. Cancel rule: a stopped wait ends at once with Stopped.
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,7 @@
 // In shared memory (ShmNcclPeers), and in tests the simulator's. Ranks have their numbers among
 // all, but for HostWaits' own. Where there are several hosts, rank 0's decisions are handed on by
 // each host's first rank: it calls decide().
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class HostNcclPeers : public NcclPeers, public HostWaits {
   /// The rank, which has this local rank on another host, has begun that number.
   virtual void has_heard(std::uint32_t rank, std::uint64_t begun) noexcept = 0;
 
-  /// Of this host.
+  /// The same, of this host's ranks.
   [[nodiscard]] std::optional<std::uint32_t> behind(std::uint64_t turn) noexcept override {
     for (std::uint32_t local = 0; local < world(); ++local) {
       if (begun(first_rank() + local) < turn) {

@@ -38,7 +38,7 @@ JoinedNcclPeers::JoinedNcclPeers(EventLoop& loop, std::unique_ptr<HostNcclPeers>
   hearts_.start(loop);
 }
 
-// Of what the host's memory has heard the other hosts learn here, whatever this rank does.
+// The other hosts learn here what the host's memory has heard, whatever this rank does.
 Awaited JoinedNcclPeers::look(Duration at_least) {
   frames_.say_begun();
   (void)loss();

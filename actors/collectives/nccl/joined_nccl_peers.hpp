@@ -3,11 +3,11 @@
 // one host.
 //
 // Every host has as many ranks as the others, which are neighbours in the order of all ranks.
-// Who holds the others up is found out as over hosts without NCCL (net_waits.hpp): each rank says
+// The rank that holds the others up is found as over hosts without NCCL (net_waits.hpp): each says
 // for whom it waits, beats carry that from host to host, and a deadline follows the waits to the
 // rank at their end.
 // The net: one channel. Invariant: leave() has ended before this does.
-// Thread rule: of the loop's thread, or of the owner's while the loop does not run.
+// Thread rule: the loop's thread, or of the owner's while the loop does not run.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class JoinedNcclPeers final : public NcclPeers {
     std::uint32_t channel = 0;
     std::uint32_t outside_ranks = 0;  // as NetNcclPeers has it
   };
-  /// `frames` has all ranks, `host` those of this host. What is made runs the loop when its last
+  /// `frames` has all ranks, `host` those of this host. The object runs the loop when its last
   /// owner lets go: it leaves. The loop is idle then.
   [[nodiscard]] static std::shared_ptr<NcclPeers> make(EventLoop& loop,
                                                        std::unique_ptr<HostNcclPeers> host,

@@ -426,7 +426,7 @@ void NcclBackend::add(CommStream& comm, const RankOrderSum& sum) {
   }
 }
 
-// Grown at the first steps. What used the old one is over: an operation ends behind its last
+// Grown at the first steps. The users of the old one are done: an operation ends behind its last
 // kernel.
 void NcclBackend::have_workspace(std::size_t bytes) {
   if (workspace_.size_bytes() < bytes) {

@@ -16,7 +16,7 @@
 // then ends with PeerLost (of the device: DeviceError) once the communicators are aborted, so that
 // nothing writes into its buffers any more; see nccl_watchdog.hpp for an abort that hangs.
 // PeerLost::rank() is kUnknownRank where the failed rank cannot be told.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 //
 //   auto backend = loop.run(&NcclBackend::connect, &loop, &device, options);
 #pragma once

@@ -140,7 +140,7 @@ struct Loaded {
 Loaded open_library() {
   // With it NCCL starts the kernels of several communicators in the order of the calls; the back
   // end sees to it that this order is the same on all ranks. Read by the library when it is first
-  // used. What the user has set stays.
+  // used. A value that the user has set stays.
   (void)::setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
   // A group's exchange is launched by another thread than gathers and reductions, before or behind
   // them as it comes (docs/nccl.md); NCCL takes that for an error.

@@ -6,7 +6,7 @@
 // its launches is a turn 0, 1, 2, ..., it writes down what it launches, and the others launch just
 // that as their own. Rank 0's order fits every rank, because what an operation waits for is the
 // same on all of them.
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class NcclPeers {
 
   /// Rank 0, turn by turn, each once no rank is behind turn - kMostAhead + 1.
   virtual void decide(std::uint64_t turn, const NcclLaunch& launch) noexcept = 0;
-  /// What rank 0 has decided for it, if it has; of the next turn of this rank.
+  /// Rank 0's decision for the turn, if there is one; asked for the next turn of this rank.
   [[nodiscard]] virtual std::optional<NcclLaunch> decided(std::uint64_t turn) noexcept = 0;
   /// This rank has begun all turns before `turn`.
   virtual void has_begun(std::uint64_t turn) noexcept = 0;
@@ -65,7 +65,7 @@ class NcclPeers {
   /// Asked from now on, on the loop; null: not any more.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps it
   virtual void ask_for_waits(Waits /*waits*/) {}
-  /// Who holds this rank up, which waits for `awaited`, and what is known of that one.
+  /// Names the rank that holds this one up, which waits for `awaited`, and its known cause.
   [[nodiscard]] virtual NcclLoss failed_behind(std::uint32_t awaited) const {
     return {awaited, ""};
   }

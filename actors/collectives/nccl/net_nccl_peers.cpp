@@ -15,7 +15,7 @@ namespace {
 
 // A peer that takes nothing any more does not hold up those that are left.
 constexpr Duration kNotice = std::chrono::milliseconds(200);
-// What gives the net up drops frames that came and were not received yet.
+// Giving the net up drops frames that came and were not received yet.
 constexpr Duration kUntilReceived = std::chrono::milliseconds(30);
 constexpr Duration kLinger = std::chrono::seconds(2);
 constexpr Duration kLookEvery = std::chrono::microseconds(200);
@@ -277,7 +277,7 @@ bool NetNcclPeers::take_decisions(const Frame& frame) {
   return true;
 }
 
-// Who gives up for another rank's sake may be heard before the notice that says more.
+// A rank that gives up for another's sake may be heard before the notice that says more.
 void NetNcclPeers::lose(const Peer& peer, const PeerLost& lost) {
   if (leaving_ || (peer.has_left && lost.rank() == peer.rank)) {
     return;

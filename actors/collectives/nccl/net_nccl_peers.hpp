@@ -10,8 +10,8 @@
 //               rank of every host learns of the failed rank
 //   the end     a rank that leaves says how far it came. A peer that is gone without that is lost,
 //               one that has left is missed by those that have begun a turn which it has not
-// What a peer sends is looked at in a copy, and not trusted to lie within its bounds.
-// Thread rule: of the loop's thread, or of the owner's while the loop does not run.
+// A peer's frame is read in a copy, and not trusted to lie within its bounds.
+// Thread rule: the loop's thread, or the owner's while the loop does not run.
 #pragma once
 
 #include <array>

@@ -6,7 +6,7 @@
 // ranks on others. Failures go by a ShmSync: a rank writes down which rank failed before its
 // socket ends, and a socket that ends without a good-bye is a process that died; so both are known
 // at once, long before NCCL notices.
-// Thread rule: of the loop's thread, but connect() blocks and comes before the loop runs.
+// Thread rule: the loop's thread, but connect() blocks and comes before the loop runs.
 #pragma once
 
 #include <memory>

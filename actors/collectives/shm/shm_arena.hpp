@@ -28,8 +28,8 @@ class ShmMapping {
   ShmMapping(const ShmMapping&) = delete;
   ShmMapping& operator=(const ShmMapping&) = delete;
 
-  /// Of a peer, read-only; the descriptor stays the caller's. Throws Error(kPeer) when it is not
-  /// what was promised, or when the peer could shorten it under this process's feet.
+  /// Maps a peer's memory, read-only; the descriptor stays the caller's. Throws Error(kPeer) when
+  /// it is not the memory that was promised, or when the peer could still shorten it.
   [[nodiscard]] static std::shared_ptr<ShmMapping> of_peer(int descriptor, std::size_t bytes,
                                                            const Token& token);
 

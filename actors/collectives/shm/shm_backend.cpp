@@ -19,8 +19,8 @@ constexpr std::size_t kMostRanks = kStageBytes / kStepGrain;
 constexpr std::size_t kCopyChunkBytes = std::size_t{256} << 10;
 constexpr std::size_t kReduceChunk = std::size_t{64} << 10;  // elements
 constexpr std::size_t kReduceTile = std::size_t{4} << 10;    // elements; stays in the first cache
-// What the loop moves itself: some ten microseconds, where a hand-over to the pool and back takes
-// twice that.
+// The loop moves that much itself: some ten microseconds, where a hand-over to the pool and back
+// takes twice that.
 constexpr std::size_t kInlineBytes = std::size_t{128} << 10;
 static_assert(kReduceChunk % kReduceTile == 0 && kReduceTile % kNormBlock == 0);
 static_assert(kStepGrain % (kNormBlock * sizeof(float)) == 0);

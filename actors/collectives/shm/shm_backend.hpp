@@ -9,7 +9,7 @@
 // those of `self` fed with the ranks' blocks in turn. An all-reduce is a reduction of one slice per
 // rank, then a gather of the slices. As HostLevel it is what HostsBackend uses inside of a host.
 // Failure: see shm_sync.hpp; PeerLost names the rank at fault and the operation.
-// Thread rule: of the loop's thread, but connect() blocks and comes before the loop runs.
+// Thread rule: the loop's thread, but connect() blocks and comes before the loop runs.
 //
 //   auto backend = ShmBackend::connect(
 //       loop, pool, {.rank = 1, .world = 4, .job = name_that_all_ranks_share});
@@ -35,10 +35,10 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;
     std::string job;  // as in ShmBootstrapOptions
-    // Of several hosts, whose ranks failures name by their numbers among all:
+    // Several hosts: failures name ranks by their numbers among all.
     std::uint32_t first_rank = 0;  // this host's
     std::uint32_t all_ranks = 0;   // 0: there is one host
-    // Of a group: ranks of the run, which a failure may name by numbers behind the group's.
+    // A group: ranks of the run, which a failure may name by numbers behind the group's.
     std::uint32_t outside_ranks = 0;
     std::shared_ptr<RunWaits> run_waits{};  // as ShmSync's
     std::shared_ptr<GroupWaits> group_waits{};
@@ -88,9 +88,9 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
   static constexpr std::size_t kGathers = 0;
   static constexpr std::size_t kReductions = 1;
 
-  // What moves in one operation. Rank p's part is [p * part_bytes, (p + 1) * part_bytes) of
-  // total_bytes, the last ones shorter. Either every rank gives one part to all (a gather), or it
-  // gives part p to rank p (`scatters`).
+  // The bytes that move in one operation. Rank p's part is [p * part_bytes, (p + 1) * part_bytes)
+  // of total_bytes, the last ones shorter. Either every rank gives one part to all (a gather), or
+  // it gives part p to rank p (`scatters`).
   struct Operation {
     std::size_t channel = kGathers;
     ShmHeader header;

@@ -81,7 +81,7 @@ OwnedDescriptor make_socket() {
   return made;
 }
 
-/// Of the user that this process belongs to.
+/// Whether the peer belongs to this process's user.
 bool is_ours(int socket) {
   const std::optional<SocketPeer> peer = peer_of(socket);
   return peer && peer->user == ::geteuid();

@@ -1,4 +1,4 @@
-// What ShmSync does twice in each heartbeat: it says that its rank lives and for whom it waits, and
+// ShmSync's looks, twice in each heartbeat: it says that its rank lives and for whom it waits, and
 // looks at the others' hearts and at its deadlines.
 #include <algorithm>
 #include <cstdio>
@@ -58,8 +58,8 @@ void ShmSync::say_own_waits(TimePoint now) noexcept {
   control_.awaited[name_of(rank())].store(all.packed(), std::memory_order_relaxed);
 }
 
-// Of all ranks: what groups judge by, and the sockets, which tell of a rank that gave up also while
-// no operation here has had to wait. Of a group: what ends it.
+// The back end of all ranks looks at what groups judge by, and at the sockets, which tell of a rank
+// that gave up also while no operation here has had to wait. A group's looks at what ends it.
 void ShmSync::look_at_run() {
   if (options_.run_waits) {
     watch_sockets();
@@ -85,7 +85,7 @@ void ShmSync::say_awaited(std::uint32_t name, Awaited awaited) noexcept {
   }
 }
 
-// Of a rank of another host the one with its local rank knows.
+// The rank with the same local rank knows about one of another host.
 Awaited ShmSync::awaited(std::uint32_t name) const noexcept {
   if (name >= ShmControl::kRanksMax) {
     return {};

@@ -38,7 +38,7 @@ std::string describe_fully(const ShmHeader& header) {
   return fmt::format("{} of {} bytes", describe(header), header.bytes);
 }
 
-/// Of at most the control block's bytes, in one line.
+/// The cause in one line, of at most the control block's bytes.
 std::string cause_of(const ShmControl& control) {
   std::string cause(control.cause.begin(), std::ranges::find(control.cause, 0));
   std::ranges::replace_if(
@@ -293,7 +293,8 @@ void ShmSync::on_readable(std::uint32_t peer) noexcept {
   }
 }
 
-// What a peer wrote down before its end comes first: it knows better which rank is at fault.
+// The cause that a peer wrote down before its end comes first: it knows better which rank is at
+// fault.
 void ShmSync::look_at_peers() noexcept {
   for (std::uint32_t peer = 0; peer < world() && !broken_; ++peer) {
     const ShmControl& control = of(peer);

@@ -8,7 +8,7 @@
 // it is still needed, a wait over its deadline, ranks at different operations. The first of these
 // breaks the synchronisation permanently: every wait ends with PeerLost, and the peers are told the
 // failed_rank and the cause, so that they name it and not this rank.
-// What a peer writes is looked at once, in a copy, and is not trusted to lie within its bounds.
+// A peer's words are read once, in a copy, and are not trusted to lie within their bounds.
 // Time: twice in each heartbeat a rank moves its heart on, says whom it waits for, says once which
 // peer it waits for is stopped (its heart stands still and the kernel calls its process stopped),
 // and looks at its deadlines. Time in which this rank was itself stopped, or its host slept, counts
@@ -17,7 +17,7 @@
 // that for one of another host (awaited.hpp). One of another host is named by its own host first,
 // which knows more of it, unless that takes longer than kDeadlineGrace. Waits of groups, and of the
 // run where this is a group's, count alike (group_waits.hpp).
-// Thread rule: of the loop's thread.
+// Thread rule: the loop's thread.
 // Cancel rule: a wait lasts until it is through or the ShmSync breaks (fail()).
 #pragma once
 
@@ -143,7 +143,7 @@ class ShmSync final : private Poller {
     std::uint64_t notified = 0;  // the sleep of its that was ended from here
     bool ended = false;
     pid_t process = 0;  // 0: unknown
-    // What the looks saw:
+    // The looks saw:
     std::uint64_t heart = 0;
     TimePoint moved;           // when it had
     bool is_silent = false;    // for kSilentAfter heartbeats

@@ -69,7 +69,7 @@ HWY_INLINE void one_vector(const Rule& rule, const DirectionArrays& a, std::size
   hn::StoreU(u, d, a.g + i);
 }
 
-/// What is left of a vector goes through full ones on the stack.
+/// The rest of a vector goes through full ones on the stack.
 template <bool kHasSecond, class Rule>
 void direction_of(const Rule& shared, DirectionArrays a, std::size_t count) {
   const Rule rule = shared;

@@ -10,7 +10,7 @@
 //   Muon   m' = momentum * m + (1 - momentum) * g
 //          u  = nesterov ? (1 - momentum) * g + momentum * m' : m'
 //
-// What lies between this and the second half (an AlongStep of optimizer_step.hpp) is the caller's:
+// The work between this and the second half (an AlongStep of optimizer_step.hpp) is the caller's:
 // LAMB's trust ratio is clamp(|p| / |u|), 1 where either norm is 0; Muon orthogonalises u, matrix
 // by matrix (orthogonalize.hpp).
 // LAMB: You et al. 2020 in the form of DeepSpeed's FusedLamb, whose ratio knows no bias correction
@@ -68,7 +68,7 @@ struct DirectionPiece {
   ExactSum directions;
 };
 
-/// Of one unit's shard.
+/// The direction of one unit's shard.
 struct Direction {
   float* values = nullptr;  // the unit's gradient, which it overwrites
   std::vector<DirectionPiece> pieces;

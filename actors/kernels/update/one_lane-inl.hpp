@@ -182,7 +182,7 @@ HWY_INLINE Vec<D> DemoteTo(D, I a) {
   constexpr std::int32_t kMost = static_cast<typename D::Lane>(~typename D::Lane{0});
   return {static_cast<typename D::Lane>(Min(Max(a, I{0}), I{kMost}).value)};
 }
-/// Of what fp32 has exactly.
+/// For integers that fp32 has exactly.
 template <class D>
 HWY_INLINE F ConvertTo(D, I a) {
   return {static_cast<float>(a.value)};

@@ -166,8 +166,8 @@ struct UpdateStep {
   std::variant<AdamStep, SgdStep, LionStep, AdagradStep, AlongStep> rule;
   std::uint64_t rounding_bits = 0;  // of seed and step
 
-  /// `step` counts applied steps from 1; `gradient_scale` is unscale x clip. Of a direction: what
-  /// it is multiplied with beside the learning rate (LAMB's trust ratio, Muon's clip coefficient).
+  /// `step` counts applied steps from 1; `gradient_scale` is unscale x clip; for a direction it
+  /// is the factor beside the learning rate (LAMB's trust ratio, Muon's clip coefficient).
   static UpdateStep make(const UpdateConfig& config, std::int64_t step, double gradient_scale);
 
   /// kLamb stands for Muon, too.
@@ -205,7 +205,7 @@ struct UpdateBuffers {
   void* weight = nullptr;  // the model weight: the new master, rounded to nearest even; null: none
   DType weight_type = DType::kF32;  // a gradient of 16 bits comes with a weight of its type
   StateLayout layout = StateLayout::kFp32;
-  // Of the first element in the model: where stochastic rounding counts from.
+  // The first element's place in the model: stochastic rounding counts from there.
   std::uint64_t position = 0;
   UpdateSource from;  // never written: an update out of place can be dropped, or done again
 

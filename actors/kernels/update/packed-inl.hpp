@@ -72,7 +72,8 @@ HWY_INLINE void split_bits_near(VU32& bits, VU32& sum) {
   sum = hn::Add(bits, hn::Set(d, 0x8000));
 }
 
-/// What join_master() adds: takes the remainder's sign back, 0x10000 more where a tie was.
+/// The number that join_master() adds: takes the remainder's sign back, 0x10000 more where a tie
+/// was.
 inline constexpr std::uint32_t kNoTie = 0xffff8000;
 
 /// The master behind a weight and its remainder, a number with a sign.
@@ -112,15 +113,15 @@ struct RoundingBits {
     moved.first += static_cast<std::uint32_t>(elements) * kStep;
     return moved;
   }
-  /// Of the elements from `i` on, counted from the position.
+  /// The bits for the elements from `i` on, counted from the position.
   [[nodiscard]] HWY_INLINE VU32 at(std::size_t i) const { return mixed_bits(U32(), unmixed(i)); }
-  /// What they are mixed of, for next() to walk on.
+  /// The numbers that they are mixed of, for next() to walk on.
   [[nodiscard]] HWY_INLINE VU32 unmixed(std::size_t i) const {
     const U32 d;
     const std::uint32_t scalar = first + static_cast<std::uint32_t>(i) * kStep;
     return hn::Add(hn::Set(d, scalar), hn::Mul(hn::Iota(d, 0), hn::Set(d, kStep)));
   }
-  /// Of the vector that `unmixed` is at; moves it on to the one behind.
+  /// The bits of the vector that `unmixed` is at; moves it on to the one behind.
   [[nodiscard]] static HWY_INLINE VU32 next(VU32& unmixed) {
     const U32 d;
     const auto random = mixed_bits(d, unmixed);
@@ -170,7 +171,7 @@ struct Code {
   static constexpr std::uint32_t kBinades = kSigned ? 16 : 32;
   static constexpr std::int32_t kGreatest = kSigned ? 127 : 255;
 
-  /// What the code 0 would be, in steps of 2^20 of fp32's bits.
+  /// The value that the code 0 would be, in steps of 2^20 of fp32's bits.
   static HWY_INLINE std::uint32_t base(std::uint8_t scale) {
     return scale < kBinades ? 0 : (scale + 1 - kBinades) * 8;
   }
@@ -180,7 +181,7 @@ struct Code {
     if (greatest >= kInfinity) {
       return 255;
     }
-    // What lies above a binade's last code may be rounded into the next.
+    // A value above a binade's last code may be rounded into the next.
     const std::uint32_t exponent = (greatest + 0xfffff) >> 23;
     return static_cast<std::uint8_t>(exponent > 254 ? 254 : exponent);
   }

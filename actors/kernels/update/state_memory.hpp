@@ -1,6 +1,6 @@
 // actors/kernels/update/state_memory.hpp — the bytes of master and moments per layout, where they
 // lie, and their way from and to fp32: for the code that allocates, plans, loads and saves them.
-// What the bits mean stands in state_layout.hpp.
+// state_layout.hpp says what the bits mean.
 //
 // Invariant: read after write gives back the same values where the layout is exact, and for moments
 // in any layout when the values came from a read; so a checkpoint in fp32 resumes bit by bit.
@@ -22,7 +22,7 @@ namespace tandem {
   return why_unsupported(kind, layout, weight).empty();
 }
 
-/// What arrays of state begin at multiples of: in memory, and in a file that is read past the page
+/// Arrays of state begin at multiples of these: in memory, and in a file that is read past the page
 /// cache.
 inline constexpr std::size_t kStateAlignment = 64;
 inline constexpr std::size_t kFileStateAlignment = 4096;
@@ -52,11 +52,11 @@ void place_state(UpdateBuffers& buffers, StateLayout layout, const UpdateConfig&
                  DType weight, std::size_t elements, std::byte* memory,
                  std::size_t alignment = kStateAlignment) noexcept;
 
-/// What an update reads when it writes another set of buffers: these.
+/// The source of an update that writes another set of buffers: these.
 [[nodiscard]] UpdateSource source_of(const UpdateBuffers& buffers) noexcept;
 
 // Elements [begin, end) of a shard; values[0] is of `begin`. Any thread; no update of them may run.
-// Of a split master, ties are where state[0] or, if there are two, state[1] has them: write_state()
+// A split master has its ties where state[0] or, if there are two, state[1] has them: write_state()
 // keeps them, so the order is free.
 
 /// Sets the master, and the weight that is cast from it.

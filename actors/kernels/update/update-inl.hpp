@@ -43,7 +43,7 @@ struct UpdateArrays {
 
 struct NoWeight {};
 
-/// Which stores are non-temporal. They spare the read of a line that is only written, and need
+/// The stores that are non-temporal. They spare the read of a line that is only written, and need
 /// whole, aligned vectors: the weight's always, those of master and state where they are not
 /// updated in place. kState: the master is.
 enum class Stream : std::uint8_t { kNone, kWeight, kState, kAll };

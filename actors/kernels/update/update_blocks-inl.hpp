@@ -202,8 +202,8 @@ void update_block(const Rule& shared, const BlockArrays<P>& shared_arrays,
   }
 }
 
-/// The shard's last elements, fewer than a block, through copies on the stack. What is missing
-/// counts as 0.
+/// Updates the shard's last elements, fewer than a block, through copies on the stack. Elements
+/// that are missing count as 0.
 template <class Rule, class P>
 void update_last_block(const Rule& rule, const BlockArrays<P>& a, const RoundingBits rounding_bits,
                        std::size_t count) {

@@ -87,8 +87,8 @@ HWY_INLINE VF32 take_master(const PassBuffers& pass, std::size_t i, VU32 ties) {
   }
 }
 
-/// The new master and the weight that is cast from it. Of a split one: where its tie was rounded
-/// down.
+/// Writes the new master and the weight that is cast from it. Returns where the tie of a split one
+/// was rounded down.
 template <bool kSplit>
 HWY_INLINE hn::Mask<U32> put_master(const PassBuffers& pass, std::size_t i, VF32 master,
                                     bool keeps_ties) {
@@ -266,7 +266,7 @@ inline void fill_sources(UpdateBuffers& b) {
   }
 }
 
-/// Of one range; the layouts that supports() knows.
+/// The pass over one range; the layouts that supports() knows.
 template <class Launch>
 struct RangeOfPass {
   const PassBuffers& pass;

@@ -121,7 +121,8 @@ void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   visit(shadow.weight, ArrayUse{weight, 1, is_half && (redo || rollback), is_half && speculative});
 }
 
-/// What an update of a pass reads and writes; not of kRollback, which updates nothing.
+/// The buffers that an update of a pass reads and writes; kRollback has none, as it updates
+/// nothing.
 struct PassBuffers {
   UpdateBuffers buffers;
   void* backup =

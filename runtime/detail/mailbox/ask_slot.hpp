@@ -3,7 +3,7 @@
 //
 // Lives in the asker's frame. Whatever comes first (answer, deadline, stop) takes the slot out of
 // the loop's AskTable, so that whatever comes later finds nothing.
-// Thread rule: of the asker's loop.
+// Thread rule: the asker's loop.
 // Internal.
 #pragma once
 

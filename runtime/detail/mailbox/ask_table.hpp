@@ -3,7 +3,7 @@
 // A reply names its ask by index and generation; the slot itself lives in the asking coroutine's
 // frame. An ask that is over (answered, late, cancelled) leaves the table, so that a later reply
 // finds a newer generation and is dropped.
-// Thread rule: of the loop's thread. Internal.
+// Thread rule: the loop's thread. Internal.
 #pragma once
 
 #include <cstdint>

@@ -45,7 +45,7 @@ class Destination {
   [[nodiscard]] const char* name() const noexcept {
     return mailbox_ != nullptr ? mailbox_->name() : "no actor";
   }
-  /// What is in the wait queue there is touched by the thread of `loop`.
+  /// Whether the thread of `loop` is the one that touches the wait queue there.
   [[nodiscard]] bool is_near(const EventLoop& loop) const noexcept {
     const EventLoop* home = mailbox_->loop();
     return home == nullptr || home == &loop;

@@ -313,7 +313,7 @@ void Mailbox::abandon() noexcept {
   free_if_unused();
 }
 
-// What is still on its way from other threads keeps it.
+// A message that is still on its way from another thread keeps the mailbox.
 void Mailbox::free_if_unused() noexcept {
   if (abandoned_ && depth() == 0 && control_depth() == 0) {
     abandoned_ = false;

@@ -3,9 +3,8 @@
 //
 // Bounded by credits: a sender takes one (CreditCounter) and the actor gives it back when it takes
 // the message. From other threads a message travels as an Op through the loop's inbox; the queue
-// itself is touched on the loop's thread only. What happens without a credit is no part of the way
-// of a message that has one: OverflowPolicy says what becomes of the message, and WaitQueue holds
-// those that wait.
+// itself is touched on the loop's thread only. A message without a credit takes another way:
+// OverflowPolicy says what becomes of it, and WaitQueue holds those that wait.
 // Invariants: a message that was accepted is handled once, or returned once (dropped; an ask then
 // fails) when it gave way or the actor has ended. The closed bit sits in the counters of sent
 // messages: once it is set, that number is final.
@@ -95,7 +94,7 @@ class Mailbox {
   void deliver_control(Envelope& envelope) noexcept;
   /// A credit, with `times` the usual bounds of mailbox and share (null: none).
   Reserved reserve(SenderShare* share, std::uint64_t times) noexcept;
-  /// What waits for credits. Any thread may add to it; see there.
+  /// The messages that wait for credits. Any thread may add to it; see there.
   [[nodiscard]] WaitQueue& wait_queue() noexcept { return wait_queue_; }
   void count_rejected() noexcept { rejected_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -238,7 +237,7 @@ class Mailbox {
   static constexpr std::uint64_t kClosedBit = std::uint64_t{1} << 63;
   ~Mailbox() = default;
   static void arrive(Op& op) noexcept;
-  // Of all mailboxes: what other threads send to an actor that is not started is kept under it.
+  // One mutex for all mailboxes guards what other threads send to an actor that is not started.
   static std::recursive_mutex& before_start() noexcept;
   void deliver_early(Envelope& envelope) noexcept;
   void note(Envelope& envelope, SenderShare* share) const noexcept;
@@ -281,8 +280,8 @@ class Mailbox {
   alignas(64) std::atomic<std::uint32_t> references_{1};  // the actor's own
   std::atomic<std::uint64_t> control_sent_{0};
   std::atomic<std::uint64_t> rejected_{0};
-  // Its second line, and everything that follows, is written on the loop only. What a message with
-  // a credit touches comes first.
+  // Only the loop writes its second cache line and everything that follows. The members that a
+  // message with a credit touches come first.
   [[no_unique_address]] CreditCounter credits_;
   OpQueue<Op> queue_;      // of Envelope
   OpQueue<Op> control_;    // of Envelope that overtakes the queue

@@ -75,8 +75,8 @@ bool OverflowPolicy::merge_into_waiting(const MessageType& type, void* message) 
   }
 }
 
-// What waits beyond the bounds, oldest first; what is still on its way counts, so that it will find
-// its place.
+// Drops messages that wait beyond the bounds, oldest first. A message that is still on its way
+// counts, so that it will find its place.
 void OverflowPolicy::drop_excess(const Envelope& newest) noexcept {
   const auto drop_first = [&](auto wanted) {
     Op* op = queue_.take_first(

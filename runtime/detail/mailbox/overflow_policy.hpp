@@ -15,7 +15,7 @@
 
 namespace tandem::detail {
 
-/// What a message finds at the mailbox.
+/// The mailbox's answer to a message that asks for a place.
 enum class Admit : unsigned char {
   kReserved,  // a credit, or a place that needs none: Mailbox::deliver() has to follow
   kMerged,    // into a waiting one: done
@@ -43,7 +43,7 @@ class OverflowPolicy {
   OverflowPolicy(const OverflowPolicy&) = delete;
   OverflowPolicy& operator=(const OverflowPolicy&) = delete;
 
-  /// Of a message that found no credit. Any thread.
+  /// Decides about a message that found no credit. Any thread.
   Admit admit(const MessageType& type, void* message, SenderShare* share) noexcept;
   /// Whether accepted envelopes have to pass place().
   [[nodiscard]] bool looks_at_arrivals() const noexcept {
