@@ -43,7 +43,7 @@ Task<std::string> bad_weight(const RankLayout* layout, TrainStep* step) {
 /// empty: nowhere, or the step did not look for it.
 Task<std::string> Engine::Impl::bad_activation() {
   const std::vector<SegmentSpec>& segments = rank.layout().model.segments;
-  // What is computed first has the lowest number.
+  // The segment that is computed first has the lowest number.
   std::uint64_t mine = std::numeric_limits<std::uint64_t>::max();
   if (const auto& bad = step.bad_activation()) {
     const auto& [segment, phase] = bad->activation;

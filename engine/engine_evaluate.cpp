@@ -16,7 +16,7 @@
 namespace tandem {
 namespace {
 
-/// Of one micro-batch.
+/// The sums of one micro-batch.
 struct BatchSums {
   double loss = 0;
   std::int64_t labels = 0;

@@ -70,7 +70,7 @@ std::vector<ParameterGroup> groups_of(const InitializeArgs& arguments) {
   return groups;
 }
 
-/// What ranks must agree on: names and shapes, in order.
+/// The description on which ranks must agree: names and shapes, in order.
 std::string description_of(const Model& model) {
   std::string text;
   for (const UnitSpec& unit : model.units) {

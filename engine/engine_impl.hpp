@@ -105,7 +105,7 @@ struct Engine::Impl {
   /// Between steps (engine_evaluate.cpp).
   Task<EvalSums> evaluate_sums(const Dataset* dataset, EvaluateArgs args);
 
-  // What the config wants to be said (engine_reports.cpp).
+  // Reports that the config asks for (engine_reports.cpp).
   /// Makes the folder of flops_profiler.output_file.
   void check_reports() const;
   /// Behind a step; only where reports_steps().
@@ -162,7 +162,7 @@ struct Engine::Impl {
   bool forward_pending = false;
 
  private:
-  /// What ranks tell each other of a step, beside its losses.
+  /// The figures of a step that ranks tell each other, beside its losses.
   struct Share {
     std::int64_t tokens = 0;
     std::int64_t sequences = 0;

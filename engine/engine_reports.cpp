@@ -143,7 +143,7 @@ Task<CommsSummary> Engine::Impl::comms_summary(bool compare) {
     co_return summary;
   }
   const std::vector<float> mine = latest_times(logs);
-  // What is exchanged below must be as long on all ranks.
+  // The rows that are exchanged below must be equally many on all ranks.
   std::size_t counts = 0;
   for (const CommsRow& row : summary.rows) {
     counts = counts * 31 + std::hash<std::string>()(row.operation);

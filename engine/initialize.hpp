@@ -23,12 +23,12 @@
 
 namespace tandem {
 
-/// What the engine's optimizer is at; it steps with engine.step().
+/// The state of the engine's optimizer; it steps with engine.step().
 class Optimizer {
  public:
-  /// Of the next step.
+  /// The learning rate of the next step.
   [[nodiscard]] double get_lr() const;
-  /// Of the next step's gradients; 1 unless fp16.
+  /// The scale of the next step's gradients; 1 unless fp16.
   [[nodiscard]] double loss_scale() const;
   /// Updates applied; skipped steps are not among them.
   [[nodiscard]] std::int64_t steps() const;
@@ -85,9 +85,9 @@ class DataLoader {
 /// DeepSpeed's does.
 class Scheduler {
  public:
-  /// Of the step applied last; before the first one that of step 1.
+  /// The rate of the step applied last; before the first one that of step 1.
   [[nodiscard]] double get_last_lr() const;
-  /// Of optimizer step `step`, 1-based.
+  /// The rate of optimizer step `step`, 1-based.
   [[nodiscard]] double lr_at(std::int64_t step) const;
 
  private:

@@ -30,7 +30,7 @@ std::string product(const BatchConfig& b, const BatchRule& rule) {
 
 std::string shown(std::int64_t given) { return given == 0 ? "none" : std::to_string(given); }
 
-/// Which of the three to change: the one that was derived cannot be, so its partners are named.
+/// Names those of the three to change: the one that was derived cannot be, so it is its partners.
 std::string remedy(const BatchConfig& given, const BatchConfig& solved, std::int64_t world_size) {
   const std::int64_t total = times(solved, world_size);
   if (given.micro_batch_size != 0 && given.accumulation_steps != 0) {

@@ -1,8 +1,8 @@
 // engine/config/config.hpp — a DeepSpeed JSON as typed, resolved values.
 //
 // Strict: an unknown or doubled key is an error with its path, line and the nearest known name.
-// "auto" means what the caller fills in (ParseOptions::fills), else the default. What the file says
-// and what we do with it is one table (engine/config/key_table.cpp); this parser resolves values,
+// "auto" means what the caller fills in (ParseOptions::fills), else the default. One table says
+// what becomes of each key (engine/config/key_table.cpp); this parser resolves values,
 // and whether a combination can run (fp16, a stage, a device) is the engine's decision. Invariant:
 // a Config that was returned has passed every type, range and contradiction check; batch values
 // multiply up.
@@ -62,7 +62,7 @@ struct OptimizerConfig {
 
   /// The learning rate; Muon's of the matrices.
   [[nodiscard]] double rate() const noexcept { return muon_lr.value_or(lr); }
-  /// What AdamW's learning rate is beside it under Muon.
+  /// The factor of AdamW's learning rate beside it under Muon.
   [[nodiscard]] double adam_lr_factor() const noexcept { return adam_lr.value_or(lr) / rate(); }
 };
 
@@ -126,7 +126,7 @@ struct AioConfig {
 enum class KeyStatus : std::uint8_t { kApplied, kNotApplicable, kRefused };
 enum class KeyOrigin : std::uint8_t { kFile, kAuto, kFlag };
 
-/// What became of one key that was given. Refused keys never get here: they are errors.
+/// The use of one key that was given. Refused keys never get here: they are errors.
 struct KeyReport {
   std::string path;   // "zero_optimization.stage"
   std::string value;  // resolved, as JSON
@@ -177,7 +177,7 @@ struct KeyOverride {
   std::string flag;
 };
 
-/// What "auto" means for a key: `{"optimizer.params.lr", "1e-5", "--lr"}`.
+/// The value of "auto" for a key: `{"optimizer.params.lr", "1e-5", "--lr"}`.
 struct KeyFill {
   std::string path;
   std::string json;

@@ -66,7 +66,7 @@ Numbers sharing_worlds(std::int64_t batch, const Numbers& micro_batches, std::in
   return worlds;
 }
 
-/// Of the candidates, the one that most numbers can share.
+/// The candidate that most numbers can share.
 ElasticBatch widest(const Numbers& micro_batches, std::int64_t most_batch, std::int64_t least,
                     std::int64_t most, bool prefer_larger) {
   ElasticBatch best;

@@ -61,7 +61,7 @@ constexpr std::array<LeftKey, 106> kLeft = {{
     {"checkpointing.*", "DeepSpeed does not read it, either; --save_every and --keep decide"},
     {"nebula.*", "checkpoints have a format of their own"},
     {"datastates_ckpt.*", "checkpoints have a format of their own"},
-    // What tunes or observes.
+    // Keys that tune or observe.
     {"autotuning.*", "sizes are as written, else chosen from the machine; nothing is searched"},
     {"comms_config.*", "trace records every operation"},
     {"grad_hooks", "gradients are taken as they come"},
@@ -75,7 +75,7 @@ constexpr std::array<LeftKey, 106> kLeft = {{
     {"world_size", kLinks},
     {"num_gpus", kLinks},
     {"num_nodes", kLinks},
-    // Of the Trainer, accelerate and scripts: DeepSpeed ignores unknown keys at the top level.
+    // Keys of the Trainer, accelerate and scripts: DeepSpeed ignores unknown ones at the top level.
     {"micro_batch_size_per_gpu",
      "DeepSpeed does not read it, either; train_micro_batch_size_per_gpu decides"},
     {"micro_batch_size",

@@ -18,7 +18,7 @@ void append_adam(Rows& rows, OptimizerConfig& o) {
                      .refused("AMSGrad is not supported, as in DeepSpeed"));
 }
 
-/// What torch.optim's classes take beside their formula.
+/// The arguments of torch.optim's classes beside their formula.
 void append_torch(Rows& rows) {
   const std::string p = "optimizer.params.";
   rows.push_back(raw(p + "maximize", Kind::kBool, "false").refused("the loss is minimised"));

@@ -166,7 +166,7 @@ class Reader {
   }
 
  private:
-  /// Of elements, as 0.9 * 4096^2 in files that were written by a formula.
+  /// Whether it counts elements, as 0.9 * 4096^2 in files that were written by a formula.
   [[nodiscard]] bool is_size() const {
     return row_.path.starts_with("zero_optimization.") &&
            (row_.path.ends_with("_size") || row_.path.ends_with("_threshold"));

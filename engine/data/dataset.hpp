@@ -32,9 +32,9 @@ struct HostBatch {
   std::vector<std::int64_t> label_shape = {};       // of either, first extent rows; empty: [rows]
 };
 
-/// What the loss of a batch is the mean of. A row's first label has no token before it that could
-/// predict it; nor has a later document's, which is kIgnoredLabel (Batch::positions). Of targets:
-/// its rows.
+/// The labels over which the loss of a batch is the mean. A row's first label has no token before
+/// it that could predict it; nor has a later document's, which is kIgnoredLabel (Batch::positions).
+/// A batch with targets: its rows.
 [[nodiscard]] std::int64_t counted_labels(const HostBatch& batch);
 
 class Dataset {

@@ -30,8 +30,8 @@ struct LoaderOptions {
   bool counts_labels = false;  // and says each micro-batch's share of its step's
 };
 
-/// How far ahead of the step the loader works, and with how many threads. Of no influence on the
-/// batches or their order.
+/// How far ahead of the step the loader works, and with how many threads. The batches and their
+/// order do not depend on it.
 struct PrefetchOptions {
   std::size_t depth = 2;  // micro-batches being made or ready, at least 1
   int workers = 1;        // threads that make them, at least 1

@@ -29,7 +29,7 @@ struct SamplerOptions {
 
 /// The record indices of `epoch`, of all ranks.
 std::vector<std::int64_t> epoch_order(const SamplerOptions& options, std::int64_t epoch);
-/// What of that order is this rank's block of a round.
+/// The part of that order that is this rank's block of a round.
 std::span<const std::int64_t> block_of_round(const SamplerOptions& options,
                                              std::span<const std::int64_t> order,
                                              std::int64_t round);

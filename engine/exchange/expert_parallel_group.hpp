@@ -1,7 +1,7 @@
 // engine/exchange/expert_parallel_group.hpp — the collectives of a rank whose model spreads
 // experts over ranks (UnitSpec::ep_size).
 //
-// Of W ranks with expert-parallel size P, D = W / P ranks hold the same slice of the experts: rank
+// With W ranks and expert-parallel size P, D = W / P ranks hold the same slice of the experts: rank
 // r holds slice r / D, as replica r % D. The replicas gather the slice from each other and reduce
 // its gradients among themselves. The ranks r, r + D, r + 2 D, ... hold one slice each: the
 // exchange group, within which the compute lane sends tokens to the slice that computes them and
@@ -32,7 +32,7 @@ class ExpertParallelGroup {
   /// Puts a back end that knows the units' blocks around one that knows host memory.
   using Stage =
       std::function<std::unique_ptr<CollectiveBackend>(std::unique_ptr<CollectiveBackend> slice)>;
-  /// What segments compute on, where that is an accelerator.
+  /// The accelerator that segments compute on, if there is one.
   struct Place {
     Stage stage;
     std::shared_ptr<Gpu> gpu;  // null on a simulated one
@@ -53,7 +53,7 @@ class ExpertParallelGroup {
   /// CollectiveBackend::give_up(), of both groups.
   void give_up(const std::exception& cause) noexcept;
 
-  /// Of the ranks that hold the same slice of the experts.
+  /// Collectives of the ranks that hold the same slice of the experts.
   [[nodiscard]] CollectivesAddress collectives() const { return collectives_.address(); }
 
   [[nodiscard]] LaneExchange& exchange() noexcept { return exchange_; }

@@ -1,7 +1,7 @@
 // engine/exchange/lane_exchange.hpp — the all-to-all of a group of ranks, issued by the compute
 // lane in the middle of a segment.
 //
-// What lies in a GPU's memory goes from there to the others' by NCCL where each rank has a GPU of
+// Data in a GPU's memory goes from there to the others' by NCCL where each rank has a GPU of
 // its own, else by way of pinned host memory, piece by piece; either begins behind what the compute
 // stream was given before, and the lane waits until it has ended. Other memory goes through the
 // host's.

@@ -3,10 +3,9 @@
 //
 // DeepSpeed's rule (its use_muon): two dimensions or more, and a name with neither "embed" nor
 // "lm_head". A parameter is what the Hugging Face checkpoint has, so q, k and v are a matrix each
-// where the checkpoint has three, and one where it has them joined. Of three dimensions each slice
-// along the first is a matrix (stacked experts), of four or more (filters) all behind the first are
-// the columns.
-// Pure: any thread.
+// where the checkpoint has three, and one where it has them joined. With three dimensions each
+// slice along the first is a matrix (stacked experts); with four or more (filters) all behind the
+// first are the columns. Pure: any thread.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +23,7 @@ struct MuonMatrices {
   MatrixShape shape;
 };
 
-/// Of a parameter that is orthogonalized.
+/// The matrices of a parameter that is orthogonalized.
 [[nodiscard]] MuonMatrices matrices_of(const ParameterSpec& parameter);
 
 /// The group of UpdateRange and of TrainStep::Update, where Muon has two for each of the user's.

@@ -98,7 +98,8 @@ void count_directions(const UnitSpec& unit, const Sharding& sharding, const Unit
   }
 }
 
-/// Of state on NVMe: in the file, where the old state stays as it is until the verdict. Where the
+/// Whether state on NVMe has a shadow in the file, where the old state stays as it is until the
+/// verdict. Where the
 /// weight is part of the state the old one would have to be written, too; weights on NVMe keep the
 /// disk busy beside backward; and what is frozen would have to be copied at the start.
 bool has_shadow_on_nvme(const UnitSpec& unit, const UnitSizes& sizes, const RankShape& shape) {

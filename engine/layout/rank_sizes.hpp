@@ -36,7 +36,7 @@ struct ShadowBudget {
   static ShadowBudget of(const EngineOptions& options, std::int64_t world_size);
 };
 
-/// Of a run, as far as sizes depend on it.
+/// The shape of a run, as far as sizes depend on it.
 struct RankShape {
   EngineOptions engine;      // of these: gather_slots, state_layout, placements
   DType type = DType::kF32;  // of weights, activations and gradients of a micro-step
@@ -45,7 +45,7 @@ struct RankShape {
   ShadowBudget shadows;
   std::size_t device_bytes = 0;  // of an accelerator's memory; 0: not known
 
-  /// What a config and the engine's options say.
+  /// As a config and the engine's options say.
   static RankShape of(const Config& config, const EngineOptions& options);
 };
 
@@ -100,7 +100,7 @@ struct RankSizes {
   std::size_t stream_stage_bytes = 0;
   std::size_t resident_stage_bytes = 0;
   std::size_t device_base_bytes = 0;  // slots and whole blocks on an accelerator
-  // Of what lies on NVMe: the file, the host memory of a slice under way, and of the largest unit,
+  // State on NVMe: the file, the host memory of a slice under way, and that of the largest unit,
   // which is copied there to be loaded and saved.
   std::size_t nvme_file_bytes = 0;
   std::size_t nvme_stage_bytes = 0;
@@ -110,8 +110,8 @@ struct RankSizes {
   std::size_t nvme_shard_bytes = 0;
   std::size_t nvme_accumulator_bytes = 0;
 
-  /// What a unit holds in an accelerator's memory because of its placement, beside slots, whole
-  /// blocks and shadows.
+  /// Bytes of an accelerator's memory that a unit holds because of its placement, beside slots,
+  /// whole blocks and shadows.
   [[nodiscard]] std::size_t device_bytes_of(std::size_t unit) const;
   /// All that a rank holds in an accelerator's memory: slots, whole blocks, state, shadows, stages.
   [[nodiscard]] std::size_t device_bytes() const;
@@ -121,11 +121,11 @@ struct RankSizes {
                       const SlotClasses& classes);
 
  private:
-  /// Which units' weights lie on NVMe.
+  /// Whether a unit's weights lie on NVMe, [unit].
   static std::vector<bool> weights_on_nvme(const Model& model, const RankShape& shape,
                                            const Sharding& sharding);
   void count_on_nvme(const UnitSizes& unit, std::size_t elements, const RankShape& shape);
-  /// What gathers and reductions need of units whose weights lie on NVMe. `straight`: one rank's,
+  /// Counts what gathers and reductions of units with weights on NVMe need. `straight`: one rank's,
   /// in host memory.
   void count_nvme_passage(bool straight, bool is_kept);
 };

@@ -16,7 +16,7 @@ struct ResidentBytes {
   // ATen's allocator took, of a simulated one the boundaries that activation checkpointing keeps.
   std::size_t device = 0;
 
-  /// Of the host.
+  /// All bytes of the host.
   [[nodiscard]] std::size_t total() const noexcept {
     return weights + gradients + optimizer + shadows + staging + boundaries;
   }

@@ -48,11 +48,11 @@ struct Sharding {
   }
   /// How the unit is divided: the slices of all ranks.
   [[nodiscard]] UnitLayout layout_of(const UnitSpec& unit) const;
-  /// Which slice of it is this rank's.
+  /// The number of this rank's slice of it.
   [[nodiscard]] std::uint32_t slice(const UnitSpec& unit) const noexcept {
     return is_sharded(unit) ? rank : 0;
   }
-  /// What a gather brings: the whole unit, or the experts of it that this rank computes with.
+  /// The layout that a gather brings: the whole unit, or the experts with which this rank computes.
   [[nodiscard]] UnitLayout gathered_layout_of(const UnitSpec& unit) const;
 };
 

@@ -34,7 +34,7 @@ struct UnitUse {
   // The same unit's next ticket; beyond the pass: in the pass that follows.
   std::uint64_t next_use = 0;
   std::size_t communicator = kWorld;  // the collectives that its gathers and reductions go through
-  // Of the gather among all gathers of its communicator, relative to the pass.
+  // The place of the gather among all gathers of its communicator, relative to the pass.
   std::uint64_t order = 0;
   std::uint64_t blocks = 1;     // that a reduction of its gradient adds up, each with a number
   bool first_gradient = false;  // backward: opens the unit's gradient slot in this micro-step

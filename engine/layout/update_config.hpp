@@ -12,15 +12,15 @@ namespace tandem {
 /// step.
 [[nodiscard]] UpdateConfig update_config(const OptimizerConfig& optimizer);
 
-/// What a parameter group is updated by: the one, and with Muon a second, AdamW, for what is not
-/// orthogonalized (muon_group()).
+/// The updates of a parameter group: the one, and with Muon a second, AdamW, for parameters that
+/// are not orthogonalized (muon_group()).
 [[nodiscard]] std::vector<UpdateConfig> update_groups(UpdateConfig group, double adam_lr_factor);
 
 /// Throws user_error where the optimizer has no such layout of state, or weights of that type have
 /// no use for it.
 void require_state_layout(const UpdateConfig& update, StateLayout layout, DType type);
 
-/// Of weights, activations and gradients of a micro-step.
+/// The type of weights, activations and gradients of a micro-step.
 [[nodiscard]] DType compute_type(Precision precision) noexcept;
 
 }  // namespace tandem

@@ -18,7 +18,7 @@
 
 namespace tandem {
 
-/// What the config's block asks to count.
+/// The log's options, as the config's block asks for them.
 [[nodiscard]] CommsLog::Options comms_log_options(const CommsLoggerConfig& config);
 
 struct CommsRow {
@@ -45,7 +45,7 @@ struct CommsSummary {
   bool compares_stragglers = false;
 };
 
-/// Of a rank's logs (null: none) of a run of this model.
+/// The summary of a rank's logs (null: none) of a run of this model.
 [[nodiscard]] CommsSummary summarise_comms(std::span<const CommsLog* const> logs,
                                            const Model& model, std::int64_t world_size);
 

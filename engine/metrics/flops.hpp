@@ -44,9 +44,9 @@ struct SegmentShape {
 /// By its weights and costs (engine/types/model.hpp).
 [[nodiscard]] SegmentShape segment_shape(const Model& model, std::size_t segment);
 
-/// What a token of a sequence is worth in training: forward and backward of all segments,
+/// The work for a token of a sequence in training: forward and backward of all segments,
 /// recomputation not counted. Looking up an embedding is no work, a tied one counts as the head's
-/// matrix; of experts those that the token takes.
+/// matrix; only the experts that the token takes count.
 [[nodiscard]] double model_flops_per_token(const Model& model, std::int64_t length);
 
 }  // namespace tandem

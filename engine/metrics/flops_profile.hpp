@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-/// Of one rank.
+/// The profile of one rank.
 struct FlopsProfile {
   std::int64_t step = 0;
   std::int64_t world_size = 1;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr mode_t kMode = 0644;
 
-/// What the user can do about it, for the reasons that have a remedy.
+/// The remedy that the user has, for the reasons that have one.
 std::string_view remedy(int reason) {
   switch (reason) {
     case ENOSPC:

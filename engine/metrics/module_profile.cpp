@@ -117,7 +117,7 @@ class SegmentProfiler {
   [[nodiscard]] bool is_expert(std::size_t weight) const {
     return std::ranges::find(paths_[weight], spec_.cost.experts_module) != paths_[weight].end();
   }
-  /// Of an expert's weight the part that a token is multiplied with, on the mean.
+  /// The part of an expert's weight that a token is multiplied with, on the mean.
   [[nodiscard]] double share(std::size_t weight) const {
     return is_expert(weight) && expert_elements_ > 0
                ? static_cast<double>(expert_elements_ - spec_.cost.idle_weights) /

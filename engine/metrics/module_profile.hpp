@@ -42,8 +42,8 @@ struct SegmentSeconds {
   double backward = 0;
 };
 
-/// Of a step that ran `batches`; `seconds` by segment. `recomputes`: backward runs the forward of
-/// all segments but the last again.
+/// The profile of a step that ran `batches`; `seconds` by segment. `recomputes`: backward runs the
+/// forward of all segments but the last again.
 [[nodiscard]] ModuleProfile profile_modules(const Model& model,
                                             std::span<const BatchExtents> batches,
                                             std::span<const SegmentSeconds> seconds,

@@ -1,8 +1,9 @@
 // engine/metrics/monitors.hpp — the scalars of each step where a DeepSpeed config's blocks
 // `tensorboard` and `csv_monitor` want them: under DeepSpeed's tags, over the samples trained.
 //
-// Invariant: the files hold whole records at any moment. What an earlier run left in a monitor's
-// folder stays until the first write, and moves to earlier-N/ with it, unless a run is resumed.
+// Invariant: the files hold whole records at any moment. Files that an earlier run left in a
+// monitor's folder stay until the first write, and move to earlier-N/ with it, unless a run is
+// resumed.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace tandem {
 
-/// Of one rank, which calls it from one thread.
+/// A monitor of one rank, which calls it from one thread.
 class ScalarMonitor {
  public:
   virtual ~ScalarMonitor() = default;

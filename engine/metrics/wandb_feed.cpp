@@ -64,7 +64,7 @@ log_held()
 run.finish()
 )PY";
 
-/// Of the run that is resumed, or a new one, which stays in the run's folder.
+/// The id of the run that is resumed, or a new one, which stays in the run's folder.
 std::string run_id(const WandbRun& run) {
   const std::filesystem::path path = std::filesystem::path(run.folder) / "wandb_id.txt";
   if (run.append && std::filesystem::exists(path)) {

@@ -29,7 +29,7 @@ namespace init {
 [[nodiscard]] Initializer uniform(double low, double high);
 [[nodiscard]] Initializer normal(double deviation, double mean = 0);
 
-// Of matrices [out, in] and kernels [out, in, ...], by torch.nn.init's formulas. `gain` is sqrt(2)
+// For matrices [out, in] and kernels [out, in, ...], by torch.nn.init's formulas. `gain` is sqrt(2)
 // before a ReLU; kaiming_uniform(1 / sqrt(3)) is within 1 / sqrt(fan-in), as torch's layers start.
 [[nodiscard]] Initializer kaiming_uniform(double gain = 1.4142135623730951);
 [[nodiscard]] Initializer kaiming_normal(double gain = 1.4142135623730951);

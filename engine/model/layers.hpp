@@ -30,7 +30,7 @@ struct LayerParameter {
   bool frozen = false;
 };
 
-/// What a layer's function sees. Compute lane.
+/// The arguments of a layer's function. Compute lane.
 struct LayerContext {
   const Batch& batch;
   std::span<Weight* const> weights;  // the layer's own, in the order of Layer::parameters

@@ -7,7 +7,7 @@
 //
 // A segment is what the engine gathers, runs, reduces and updates as one: a block of a network,
 // not a single operation. Its parameters are called SEGMENT.PARAMETER, or SEGMENT.LAYER.PARAMETER
-// where the layer has a name. What is between two segments is one tensor. The first one gets the
+// where the layer has a name. One tensor goes from segment to segment. The first one gets the
 // batch's inputs, in the compute type where they are floats; the last one's output goes to the
 // loss, in fp32, and is what Engine::logits() gives.
 #pragma once

@@ -18,7 +18,7 @@
 
 namespace tandem {
 
-/// What an update's speed depends on.
+/// The properties on which an update's speed depends.
 struct UpdateKernel {
   UpdateConfig update;
   StateLayout layout = StateLayout::kFp32;
@@ -62,7 +62,7 @@ class BandwidthCache {
   std::string path_;
 };
 
-/// What names this machine and this kernel in the file.
+/// The name of this machine and this kernel in the file.
 [[nodiscard]] std::string cache_key(const UpdateKernel& kernel);
 
 /// measure_update_speed() through the user's file.

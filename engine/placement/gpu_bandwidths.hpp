@@ -17,7 +17,7 @@
 
 namespace tandem {
 
-/// What is measured with; less than this is done before its beginning and end are noticed.
+/// The sizes of a measurement; less would be done before its beginning and end are noticed.
 struct GpuProbe {
   std::size_t copied_bytes = std::size_t{64} << 20;
   std::size_t updated_bytes = std::size_t{512} << 20;  // more than the device's cache keeps

@@ -292,13 +292,13 @@ class Play {
                                                       : p_.units[unit].has_shadow;
   }
 
-  /// What works on this step's gradient before its verdict.
+  /// Whether an update works on this step's gradient before its verdict.
   [[nodiscard]] bool is_speculative(std::size_t unit) const {
     return units_[unit].reduced && !verdict_given_;
   }
 
-  /// The queued unit that is needed first; another one's progress is kept. What began ahead of the
-  /// verdict goes on until that, as CpuOptimizer has it.
+  /// The queued unit that is needed first; another one's progress is kept. An update that began
+  /// ahead of the verdict goes on until that, as CpuOptimizer has it.
   void choose_update(ActivityKind kind) {
     Activity& update = activities_[kind];
     if (update.runs) {

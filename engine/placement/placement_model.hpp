@@ -4,12 +4,12 @@
 // Compute goes through the visits of a step in order, each behind its gathers. Reductions and
 // gathers go one after another, in the plan's order; updates by earliest deadline, the pool's,
 // those of state on NVMe, the streamed and the device's side by side, each beginning when its
-// gradient is reduced (with a shadow and --overlap full) or with the verdict. What is under way at
-// the same time shares a link, the pool, or the device's memory, equally. A few steps are played,
-// and the last ones count: a step's updates run under the next one's forward. Not modelled:
-// latencies of single copies, and that the pool and copies share the host's memory (the pool's
-// speed is measured as it is alone). Some tens of microseconds for a model of 40 units. Pure: any
-// thread.
+// gradient is reduced (with a shadow and --overlap full) or with the verdict. Activities that are
+// under way at the same time share a link, the pool, or the device's memory equally. A few steps
+// are played, and the last ones count: a step's updates run under the next one's forward. Not
+// modelled: latencies of single copies, and that the pool and copies share the host's memory (the
+// pool's speed is measured as it is alone). Some tens of microseconds for a model of 40 units.
+// Pure: any thread.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ struct PlacementSpeeds {
   double disk = 2e9;  // of state on NVMe, each way, while as much goes the other way
 };
 
-/// Of one unit and one step, in bytes.
+/// The traffic of one unit in one step, in bytes.
 struct PlacementUnit {
   double weights = 0;      // what a gather brings to the device
   double gradient = 0;     // what a reduction takes from it

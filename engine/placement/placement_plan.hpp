@@ -39,22 +39,22 @@ struct PlacementHardware {
 [[nodiscard]] PlacementSegment placement_segment(const Model& model, const PlanInput& input,
                                                  const PlacementHardware& hardware, std::size_t s);
 
-/// A step of the model as the solver sees it. Of the device's memory everything is free that slots
-/// and whole blocks do not take; of the host's there is enough.
+/// A step of the model as the solver sees it. All of the device's memory is free that slots and
+/// whole blocks do not take; the host's is enough.
 [[nodiscard]] PlacementProblem placement_problem(const Model& model, const PlanInput& input,
                                                  const PlacementHardware& hardware,
                                                  Overlap overlap);
 
-/// What else of the memory there is free: beside all that a run of this plan has there with its
-/// state on the host.
+/// Bounds the memory to what is free beside all that a run of this plan has there with its state
+/// on the host.
 void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput& input,
                   const MemoryLimits& limits);
 
-/// What updates in a run of that plan, and how fast it does so on the pool.
+/// The kernel that updates in a run of that plan, and its speeds on the pool.
 [[nodiscard]] UpdateKernel update_kernel_of(const PlanInput& input, int optimizer_threads);
 [[nodiscard]] HostUpdateSpeeds host_update_speeds(const PlanInput& input, int optimizer_threads);
 
-/// What became of --placement, --offload_ratio and the config.
+/// The result of --placement, --offload_ratio and the config.
 struct PlannedPlacement {
   std::vector<StatePlacement> placements;  // [unit]
   // share of the optimizer's bytes that stays on the host, streamed ones included

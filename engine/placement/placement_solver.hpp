@@ -1,9 +1,9 @@
 // engine/placement/placement_solver.hpp — the placements with which a step is shortest, by the
 // model of placement_model.hpp.
 //
-// Of few units it looks at every placement. Of more it looks at numbers: d of them on the device,
-// from the first one in forward order on, and s of the others streamed, spread, or from one end;
-// coarsely at first, then nearer and nearer to the best. Moving single units from there on was
+// With few units it looks at every placement. With more it looks at numbers: d of them on the
+// device, from the first one in forward order on, and s of the others streamed, spread, or from one
+// end; coarsely at first, then nearer and nearer to the best. Moving single units from there on was
 // measured (bench_placement: 1.005 instead of 1.018 of the best, in the worst of 48 cases, for
 // eighteen times the predictions) and is less than what the model itself is off.
 // Among placements that are as good as the best within half a percent it prefers those that still

@@ -20,10 +20,10 @@ namespace tandem {
 /// share that no run can have.
 [[nodiscard]] EngineOptions with_activation_offload_of(const Config& config, EngineOptions options);
 
-/// Which boundaries leave, where they go, and with `hardware` whether compute hides that; empty:
-/// none leaves: by the step model, with all else that uses the link. Of a copy that has the link to
-/// itself that is done before its segment is: for a transformer's block compute / link < 12 x
-/// hidden size (FLOP/s over bytes/s, in 16 bits), whatever the length of the row.
+/// Says which boundaries leave, where they go, and with `hardware` whether compute hides that, by
+/// the step model, with all else that uses the link; empty: none leaves. A copy that has the link
+/// to itself is done before its segment for a transformer's layer if compute / link < 12 x hidden
+/// size (FLOP/s over bytes/s, in 16 bits), whatever the length of the row.
 [[nodiscard]] std::string activation_offload_text(const Model& model, const PlanInput& input,
                                                   const MemoryPlan& plan,
                                                   const std::optional<PlacementHardware>& hardware);

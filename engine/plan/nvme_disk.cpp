@@ -34,7 +34,7 @@ namespace {
 
 constexpr std::size_t kMeasuredBytes = std::size_t{256} << 20;
 
-/// What goes over a file: slices whose arrays have these sizes.
+/// A pass over a file: slices whose arrays have these sizes.
 struct Passage {
   StateSizes slice;
   bool reads = true;

@@ -17,8 +17,8 @@
 
 namespace tandem {
 
-/// What is free there. Throws user_error where `path` is no folder that this process may write to,
-/// or lies in memory or on the network and the options do not allow that.
+/// The bytes that are free there. Throws user_error where `path` is no folder that this process may
+/// write to, or lies in memory or on the network and the options do not allow that.
 [[nodiscard]] MemoryLimit room_on_nvme(const NvmeOptions& options);
 
 /// A file system that keeps its files in memory, or on another machine, by statfs' number for it;
@@ -44,8 +44,8 @@ struct DiskRates {
 [[nodiscard]] DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend,
                                    const StateSizes& slice);
 
-/// What a step moves; with `rates` (disk_rates()) also how long the disk takes for it, and what
-/// that writes in a day.
+/// Tells the bytes that a step moves; with `rates` (disk_rates()) also how long the disk takes for
+/// them, and the bytes that it writes in a day.
 [[nodiscard]] std::string traffic_text(const NvmeOptions& options, const MemoryPlan& plan,
                                        const std::optional<DiskRates>& rates);
 

@@ -89,8 +89,8 @@ class Spill {
     input_.shape.engine.placements = placements_of(stays);
     return plan_memory(model_, input_).host_total();
   }
-  /// Bytes that are left on the host, if those of each unit were a cost of its own. What passes
-  /// state over the disk is as large as the largest unit there, so there may be a little more.
+  /// Bytes that are left on the host, if those of each unit were a cost of its own. The buffer that
+  /// state passes through is as large as the largest unit there, so there may be a little more.
   [[nodiscard]] std::int64_t slack(const Stays& stays) const {
     std::int64_t bytes = budget_;
     for (std::size_t at = 0; at < stays.size(); ++at) {

@@ -17,9 +17,9 @@ namespace tandem {
 
 /// Where it has none: among the sets of units that leave room for what stays, the one with the
 /// shortest step, and of those that are as good (kAsGood) the one with the fewest bytes on NVMe,
-/// into `input`; all units where even that is too few. Of few units it looks at every set; of more
-/// at runs, and at what changing one unit or two makes of the best. The step; absent: no unit can
-/// leave.
+/// into `input`; all units where even that is too few. With few units it looks at every set; with
+/// more at runs, and at what changing one unit or two makes of the best. Returns the step; absent:
+/// no unit can leave.
 [[nodiscard]] std::optional<double> spill_to_nvme(const Model& model,
                                                   const PlacementProblem& problem,
                                                   std::int64_t room, PlanInput& input);

@@ -31,7 +31,7 @@ namespace {
 
 constexpr int kOtherThreads = 4;  // compute, data, files
 
-/// What of this machine the decisions depend on.
+/// The facts of this machine on which the decisions depend.
 struct Facts {
   std::int64_t process_bytes = 0;
   std::size_t shadow_bytes = 0;  // ShadowBudget's
@@ -181,7 +181,7 @@ EngineOptions placed_as_given(const Config& config, EngineOptions options) {
   return with_activation_offload_of(config, on_host_if_joint(config, std::move(options)));
 }
 
-/// What the first rank says, on all of them.
+/// The first rank's answer, on all of them.
 bool is_first_ranks(bool own, Communicator& ranks) {
   return ranks.of_first_rank(own ? "yes" : "no") == "yes";
 }
@@ -201,7 +201,7 @@ double disk_speed(const EngineOptions& options, const RunLimits& limits, const P
   return std::stod(ranks.of_first_rank(text));
 }
 
-/// Of units whose state lies on NVMe: which are updated ahead of the verdict.
+/// Names the units with state on NVMe that are updated ahead of the verdict.
 std::string updates_ahead_text(const Model& model, const PlanInput& input, const RunPlan& plan) {
   const auto units_of = [&input](const MemoryPlan& memory) {
     const std::vector<StatePlacement>& placements = input.shape.engine.placements;

@@ -35,7 +35,7 @@
 
 namespace tandem {
 
-/// What a run may count on, where that is not what this machine has.
+/// The limits of a run, where they are not those of this machine.
 struct RunLimits {
   MemoryLimits memory;                   // absent ones: what is free here
   std::int64_t ranks_per_host = 0;       // 0: all ranks

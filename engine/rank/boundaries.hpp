@@ -11,8 +11,8 @@
 // So in forward a boundary has two visits to leave in, and three of those that leave are where
 // segments compute; in backward it has one visit, which is longer, and there are two.
 // Beside a simulated device it also counts what all boundaries take of the device's memory.
-// Invariant: segments see the same bits, strides and type as without it. What is no dense tensor
-// stays.
+// Invariant: segments see the same bits, strides and type as without it. A boundary that is no
+// dense tensor stays.
 // Failure: of a copy: thrown where it is awaited.
 // Thread rule: the loop's thread, but for what is marked for the compute lane. On a GPU that is
 // called behind the queued work before it, so a tensor made there is looked at behind an event.

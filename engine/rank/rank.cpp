@@ -35,7 +35,7 @@ std::unique_ptr<Accelerator> open_device(const EngineOptions& options, EventLoop
   return std::make_unique<Accelerator>(loop, open(communicator.local_rank()));
 }
 
-/// What sizes depend on, with what is known once the device is open.
+/// The shape on which sizes depend, with what is known once the device is open.
 RankShape shape_on(RankShape shape, Accelerator* accelerator) {
   shape.device_bytes = accelerator != nullptr ? accelerator->device().memory_bytes() : 0;
   return shape;
@@ -267,9 +267,9 @@ void Rank::give_up(const std::exception& cause) noexcept {
 
 // ---- the actors ----
 
-/// Who speaks to whom: TrainStep asks shards for gathered weights and buckets for gradient slots
-/// and reductions; both take slots from pools and speak to the ranks through Collectives. It sends
-/// updates to the optimizer, which tells the shards of new versions.
+/// The actors and their addresses: TrainStep asks shards for gathered weights and buckets for
+/// gradient slots and reductions; both take slots from pools and speak to the ranks through
+/// Collectives. It sends updates to the optimizer, which tells the shards of new versions.
 void Rank::make_actors() {
   const auto make_pools = [](Name name, const std::vector<PoolSizes>& sizes, auto memory_of) {
     SlotPoolList pools;

@@ -56,12 +56,13 @@ struct RankLayout {
   [[nodiscard]] std::uint64_t first_element(std::size_t unit) const;
   /// Whether the optimizer keeps that array (kMasterArray and on) of the parameter.
   [[nodiscard]] bool has_array(const ParameterSpec& parameter, std::uint32_t array) const;
-  /// What the optimizer writes of that slice: neither padding nor frozen parameters. Their groups
-  /// are the parameters'; LAMB's are the parameter's number in the unit, Muon's are muon_group()'s.
-  /// Throws user_error when one of them does not begin where the state layout can begin.
+  /// The ranges of that slice that the optimizer writes: neither padding nor frozen parameters.
+  /// Their groups are the parameters'; LAMB's are the parameter's number in the unit, Muon's are
+  /// muon_group()'s. Throws user_error when one of them does not begin where the state layout can
+  /// begin.
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
 
-  /// What a unit's actors know of it; memory, slots and collectives are still to be given.
+  /// Options of a unit's actors; memory, slots and collectives are still to be given.
   [[nodiscard]] ParameterShard::Options shard_options(std::size_t unit) const;
   [[nodiscard]] GradientBucket::Options bucket_options(std::size_t unit) const;
 

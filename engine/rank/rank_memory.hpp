@@ -7,10 +7,10 @@
 //   slice, state,  where the unit's placement says so; a streamed    otherwise
 //   gradient       unit has its state in host memory
 //
-// What lies on NVMe has addresses of a StateFile, and no memory.
+// Arrays on NVMe have addresses of a StateFile, and no memory.
 //
-// What peers read in place, and what a device copies from and to, the collectives' back end
-// allocates.
+// The collectives' back end allocates memory that peers read in place, and memory that a device
+// copies from and to.
 // Invariant: nothing is allocated after the start of the run, and nothing moves.
 // Thread rule: the loop's thread.
 #pragma once
@@ -63,7 +63,7 @@ class RankMemory {
   [[nodiscard]] StateFile* state_file() const noexcept { return state_file_.get(); }
   /// FileUpdates::kSlices stages of RankSizes::nvme_stage_bytes.
   [[nodiscard]] std::byte* nvme_stages() const noexcept { return nvme_stages_; }
-  /// What gathers and reductions of weights on NVMe pass through, as RankSizes says; null: nothing.
+  /// Memory for gathers and reductions of weights on NVMe, as RankSizes says; null: none.
   [[nodiscard]] std::byte* nvme_shard_stage() const noexcept { return nvme_shard_stage_; }
   [[nodiscard]] std::byte* nvme_accumulator_stage() const noexcept {
     return nvme_accumulator_stage_;
@@ -84,8 +84,8 @@ class RankMemory {
   [[nodiscard]] std::span<float> slice_buffer() const noexcept { return slice_buffer_; }
   [[nodiscard]] std::span<float> whole_buffer() const noexcept { return whole_buffer_; }
 
-  /// Of joint updates (RankSizes): a whole unit's directions, which peers read in place, and what
-  /// a matrix is worked on with.
+  /// Memory of joint updates (RankSizes): a whole unit's directions, which peers read in place, and
+  /// the scratch for a matrix.
   [[nodiscard]] float* direction_block() const noexcept { return direction_block_; }
   [[nodiscard]] std::span<float> direction_scratch() const noexcept { return direction_scratch_; }
 

@@ -52,7 +52,7 @@ std::string text_of(const char* name, const at::Tensor& tensor) {
                           : "";
 }
 
-/// What LibTorch says of a segment is an Error with the segment's name, in a line.
+/// Turns LibTorch's exception about a segment into an Error with the segment's name, in a line.
 template <class Function>
 auto named(const SegmentSpec& segment, const char* pass, const Batch& batch, Function function) {
   try {

@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-/// What a batch is for.
+/// The use of a batch.
 enum class BatchUse : std::uint8_t { kLoss, kLogits };
 
 /// Throws user_error unless `inputs` are int64 [rows, tokens], with labels int64 of the same shape,

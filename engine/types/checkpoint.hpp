@@ -20,7 +20,7 @@ struct ParameterSpec;
 using StateSource = std::function<void(const ParameterSpec& parameter, std::uint32_t array,
                                        std::int64_t begin, std::int64_t end, float* out)>;
 
-/// What is saved with a checkpoint, beside the run's state.
+/// Arguments of a checkpoint, beside the run's state.
 struct CheckpointArgs {
   std::string folder;    // of checkpoints; made where it is missing
   std::string tag = {};  // its folder's name in there; empty: step-00000020
@@ -36,7 +36,8 @@ struct CheckpointArgs {
 struct CheckpointOutcome {
   std::int64_t step = 0;
   std::string path;
-  std::string error;  // one line; empty: it was saved. Of the rank that failed, else of another one
+  std::string
+      error;  // one line; empty: it was saved. The rank that failed wrote it, else another one
   std::string warning;           // one line: it was saved, and older ones could not be removed
   std::uint64_t bytes = 0;       // of tensors, all ranks
   double seconds = 0;            // from its begin to its commit

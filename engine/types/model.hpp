@@ -24,15 +24,16 @@
 
 namespace tandem {
 
-/// What segments keep of texts, so that they can be continued without running them again: one
-/// tensor for each segment, its own, undefined at the start. Engine::logits() moves `position` on.
+/// The memory that segments keep of texts, so that they can be continued without running them
+/// again: one tensor for each segment, its own, undefined at the start. Engine::logits() moves
+/// `position` on.
 struct TextMemory {
   std::int64_t position = 0;  // tokens of each row that were there before
   std::vector<at::Tensor> segments;
 };
 
-/// Of each row of a micro-batch the tokens that this rank computes, where ranks share rows: all
-/// ranks of a sequence group have equally many, the first ones the group's first rank.
+/// The tokens of each row of a micro-batch that this rank computes, where ranks share rows: all
+/// ranks of a sequence group have equally many, the group's first rank the first ones.
 struct RowPart {
   std::int64_t begin = 0;
   std::int64_t count = 0;   // 0: rows are neither shared nor cut into blocks
@@ -120,7 +121,7 @@ class RankExchange {
  public:
   virtual ~RankExchange() = default;
   [[nodiscard]] virtual std::int64_t ranks() const noexcept = 0;
-  /// Whose memory it reaches, beside the host's: the device that segments compute on.
+  /// The device whose memory it reaches beside the host's: the one that segments compute on.
   [[nodiscard]] virtual std::optional<at::Device> device() const { return std::nullopt; }
   /// Piece i of `from` goes to the group's rank i, and what that one has for this rank becomes
   /// piece i of `into`; both are ranks() pieces, apart, of host memory or, `on_device`, of
@@ -130,7 +131,7 @@ class RankExchange {
                           bool on_device = false) = 0;
 };
 
-/// What the last segment is asked for.
+/// The output that the last segment is asked for.
 enum class HeadOutput : std::uint8_t { kLoss, kLogits };
 
 struct SegmentContext {
@@ -159,8 +160,8 @@ struct WeightRef {
   std::size_t parameter = 0;  // index into that unit's parameters
 };
 
-/// What a segment's forward costs a device: for simulated devices, whose time follows from it, and
-/// for figures; no result does.
+/// The cost of a segment's forward on a device. The time of simulated devices and some figures
+/// follow from it; no result does.
 struct SegmentCost {
   bool looks_up = false;             // it reads rows of its weights and multiplies with none
   std::int64_t idle_weights = 0;     // elements that a token is not multiplied with (other experts)
@@ -169,7 +170,7 @@ struct SegmentCost {
   /// [weight] How often a token is multiplied with its elements: of a convolution the places, of a
   /// look-up 0; empty: each once.
   std::vector<std::int64_t> uses = {};
-  // Of its parameters' names the part that is the module's that attends; of the experts'.
+  // The part of its parameters' names that names the module that attends; that of the experts.
   std::string attention_module = {};
   std::string experts_module = {};
   /// Instead of an estimate: the seconds of a visit, recomputation included. Compute lane.
@@ -185,11 +186,11 @@ struct BatchShape {
   bool accelerator = false;  // computed there: kernels need no packed copies in host memory
   bool packed = false;       // rows hold several documents (Batch::positions)
   std::int64_t sharers = 1;  // ranks that share each row (Batch::part)
-  // Of a rank's part of a row: sums over tokens are made block by block (TokenBlocks); 0: they are
-  // not cut.
+  // Blocks of a rank's part of a row: sums over tokens are made block by block (TokenBlocks); 0:
+  // they are not cut.
   std::int64_t blocks = 0;
 
-  /// Of one rank.
+  /// Tokens of one rank.
   [[nodiscard]] std::int64_t tokens() const noexcept {
     return rows * ((length + sharers - 1) / sharers);
   }
@@ -240,7 +241,7 @@ struct Model {
   std::vector<UnitSpec> units;
   std::vector<SegmentSpec> segments;
   ParameterSource source;
-  /// Of a model whose segments can compute a part of each row (Batch::part).
+  /// Heads of a model whose segments can compute a part of each row (Batch::part).
   std::optional<HeadCounts> heads = std::nullopt;
 };
 

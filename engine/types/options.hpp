@@ -19,8 +19,8 @@ namespace tandem {
 
 struct Gpu;
 
-/// What may run at the same time. A scheduling choice only: losses and weights are the same bits at
-/// every setting.
+/// The work that may run at the same time. A scheduling choice only: losses and weights are the
+/// same bits at every setting.
 enum class Overlap : std::uint8_t {
   kOff,   // nothing: every gather, reduction and update is awaited where it is issued
   kComm,  // gathers run ahead of compute, reductions behind it; updates end with the step
@@ -50,7 +50,7 @@ enum class Speculate : std::uint8_t {
   kOff,
 };
 
-/// What a step's loss is the mean of, and so how its micro-batches are weighted.
+/// The mean that a step's loss is, and so the weights of its micro-batches.
 enum class LossMean : std::uint8_t {
   kMicroBatches,  // of the micro-batches' means, however many labels each has: DeepSpeed's
   kTokens,        // of the labels of all micro-batches and ranks
@@ -85,7 +85,7 @@ struct EngineOptions {
   // Units that may be updated ahead of the verdict, each with a second copy of its state; 0: all
   // that a quarter of the free memory holds.
   int inflight_buckets = 0;
-  // Which they are, where the plan has decided it; absent: the first ones whose gradients come.
+  // The units, where the plan has decided it; absent: the first ones whose gradients come.
   std::optional<std::vector<std::size_t>> units_ahead;
   // This share of the steps, drawn from their numbers, is updated twice although the verdict is
   // good: for measuring what that costs, and showing that it changes no bit.

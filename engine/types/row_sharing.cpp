@@ -21,7 +21,7 @@ at::Tensor with_columns(const at::Tensor& rows, std::int64_t more, std::int64_t 
   return at::cat({rows, at::full({rows.size(0), more}, value, rows.options())}, 1);
 }
 
-/// What is compared: two halves of a hash, rows, and tokens of a row.
+/// The values that are compared: two halves of a hash, rows, and tokens of a row.
 struct Rows {
   std::uint64_t high, low;
   std::int64_t count, length;

@@ -3,8 +3,9 @@
 //
 //   --sim_spec compute=2T,h2d=50GB,d2h=50GB,hbm=3TB,memory=16GB,latency=10us
 //
-// What is not named keeps its default. Numbers take k, M, G, T, P (powers of 1000), memory also Ki,
-// Mi, Gi, Ti (of 1024); B, B/s, FLOP/s and the like may follow. The latency takes s, ms, us or ns.
+// A property that is not named keeps its default. Numbers take k, M, G, T, P (powers of 1000),
+// memory also Ki, Mi, Gi, Ti (of 1024); B, B/s, FLOP/s and the like may follow. The latency takes
+// s, ms, us or ns.
 #pragma once
 
 #include <string>

@@ -28,7 +28,7 @@ enum class StatePlacement : std::uint8_t { kHost, kDevice, kStreamed, kNvme };
   return placement == StatePlacement::kDevice || placement == StatePlacement::kStreamed;
 }
 
-/// What the user asks for. The last three leave the share EngineOptions::offload_ratio on the host.
+/// The user's choice. The last three leave the share EngineOptions::offload_ratio on the host.
 enum class Placement : std::uint8_t {
   kAuto,    // chosen by plan_run() (engine/plan/run_plan.hpp)
   kCpu,     // all on the host

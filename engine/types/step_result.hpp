@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-/// What became of a step's gradients.
+/// The fate of a step's gradients.
 enum class StepOutcome : std::uint8_t {
   kCommit,    // applied
   kRollback,  // applied after an update made ahead of the verdict was undone
