@@ -140,7 +140,7 @@ class Engine {
   /// and acts at the gradient accumulation boundary: then it returns the step's result.
   Loss forward(Batch batch);
   /// The gradients of `loss`, which is the last forward()'s or a multiple of it; any other is an
-  /// Error, and changes nothing. What steps report stays the loss of forward().
+  /// Error, and changes nothing. Steps go on to report the loss of forward().
   void backward(const Loss& loss);
   std::optional<StepResult> step();
   [[nodiscard]] bool is_gradient_accumulation_boundary() const;
@@ -209,9 +209,10 @@ class Engine {
   /// Says comms_logger's table, as DeepSpeed's comm.log_summary() does: operations of this run so
   /// far. Between steps; a collective, which compares the ranks' times if `show_straggler`.
   void log_summary(bool show_straggler = false);
-  /// What it says, on every rank of that rank.
+  /// The numbers that it prints, on every rank of that rank.
   [[nodiscard]] CommsSummary comms_summary(bool show_straggler = false);
-  /// Of this rank's step flops_profiler.profile_step; null before it, and where it is off.
+  /// The profile of this rank's step flops_profiler.profile_step; null before it, and where it is
+  /// off.
   [[nodiscard]] const FlopsProfile* flops_profile() const;
 
   [[nodiscard]] int rank() const;
@@ -220,13 +221,13 @@ class Engine {
   [[nodiscard]] const Model& model() const;
   /// Learning rate of the next optimizer step.
   [[nodiscard]] double get_lr() const;
-  /// Of the next step's gradients; 1 unless fp16.
+  /// The scale of the next step's gradients; 1 unless fp16.
   [[nodiscard]] double loss_scale() const;
   /// Optimizer steps, skipped ones included.
   [[nodiscard]] std::int64_t global_steps() const;
   [[nodiscard]] std::int64_t skipped_steps() const;
 
-  // What ported trainers ask, by DeepSpeed's names.
+  // Questions that ported trainers ask, by DeepSpeed's names.
   [[nodiscard]] std::int64_t train_batch_size() const;  // records of a step, all ranks
   [[nodiscard]] std::int64_t train_micro_batch_size_per_gpu() const;
   [[nodiscard]] std::int64_t gradient_accumulation_steps() const;
@@ -235,7 +236,8 @@ class Engine {
   [[nodiscard]] std::int64_t global_samples() const;  // of all steps so far
   [[nodiscard]] std::int64_t micro_steps() const;     // of this rank
   [[nodiscard]] int get_data_parallel_rank() const { return rank(); }
-  /// Of the last step, before clipping; NaN before the first one and after one that was skipped.
+  /// The norm of the last step, before clipping; NaN before the first one and after one that was
+  /// skipped.
   [[nodiscard]] double get_global_grad_norm() const;
   /// Whether the last step changed the weights; false before the first one.
   [[nodiscard]] bool was_step_applied() const;
@@ -249,13 +251,13 @@ class Engine {
   [[nodiscard]] std::size_t gather_slots() const;
   [[nodiscard]] int compute_threads() const;
   [[nodiscard]] int optimizer_threads() const;
-  /// Which CPUs this rank uses for what.
+  /// The CPUs of this rank by their use.
   [[nodiscard]] const CorePlan& cores() const;
   /// TFLOP/s of one matmul (1024 cubed on a CPU, 8192 cubed on a GPU; the run's threads): the best
   /// of several by the library and, on a CPU, by `own`, in the compute type and in fp32. The peak
   /// that model FLOPs utilisation refers to.
   double measure_peak_tflops(MatmulOf own = {});
-  /// Of weights, optimizer state, gradients and slots; activations come on top.
+  /// Bytes of weights, optimizer state, gradients and slots; activations come on top.
   [[nodiscard]] ResidentBytes resident_bytes() const;
 
  private:

@@ -79,7 +79,7 @@ class ArrayFiles {
     }
   }
 
-  /// What of the parameter lies on this disk, in order; neighbours are one run.
+  /// The runs of the parameter that lie on this disk, in order; neighbours are one run.
   [[nodiscard]] std::vector<ElementRun> runs_of(std::size_t unit, std::size_t parameter) const {
     std::vector<ElementRun> runs;
     for (const std::uint32_t rank : ranks_) {  // whose slices follow each other
@@ -96,7 +96,7 @@ class ArrayFiles {
     return runs;
   }
 
-  /// Of those that have the unit, whole on each, one writes it, each unit the next one.
+  /// One of the ranks that have the unit, whole on each, writes it: for each unit the next one.
   [[nodiscard]] bool is_written_by_another(std::size_t unit) const {
     const Sharding& sharding = layout_.sharding;
     if (sharding.is_sharded(layout_.model.units[unit])) {
@@ -106,8 +106,8 @@ class ArrayFiles {
                           : ranks_[unit % ranks_.size()] != sharding.rank;
   }
 
-  /// What of a parameter lies in this rank's slice of its unit; the run that holds it in the file
-  /// begins with the element `first`.
+  /// Adds the part of a parameter that lies in this rank's slice of its unit; the run that holds it
+  /// in the file begins with the element `first`.
   void add_piece(std::size_t unit, std::size_t parameter, std::int64_t first) {
     const ElementRun kept = kept_by(layout_, layout_.sharding.rank, unit, parameter);
     if (kept.begin >= kept.end || is_written_by_another(unit)) {

@@ -38,7 +38,7 @@ struct ElementRun {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
-/// What of a unit's parameter lies in that rank's slice of the unit; empty: nothing.
+/// The part of a unit's parameter that lies in that rank's slice of the unit; empty: nothing.
 [[nodiscard]] ElementRun kept_by(const RankLayout& layout, std::uint32_t rank, std::size_t unit,
                                  std::size_t parameter);
 

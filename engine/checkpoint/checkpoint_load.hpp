@@ -7,8 +7,8 @@
 //   for each of load.candidates(): if fault = co_await load.open(one); fault.empty():
 //     load.take(arrays); for each unit: co_await load.fetch(unit), restore it from load.source()
 //
-// What is fetched follows from the layout and from what each disk says it holds, so that every
-// rank knows what all of them send; it goes in rounds of kRoundBytes of each rank, and a rank's
+// The layout and what each disk says it holds decide what is fetched, so that every rank knows what
+// all of them send; it goes in rounds of kRoundBytes of each rank, and a rank's
 // memory grows by its own slice of one unit.
 // Invariant: nothing is read that was not hashed first, on the disk where it lies.
 // Thread rule: the loop's thread; all ranks make the same calls in the same order.
@@ -34,7 +34,8 @@ class CheckpointLoad {
   /// Both outlive it.
   CheckpointLoad(Checkpointer& meeting, Rank& rank);
 
-  /// What a user means by `folder`; `is_one`: that itself. Throws user_error where it is nothing.
+  /// Looks for what a user means by `folder`; `is_one`: that itself. Throws user_error where there
+  /// is nothing.
   Task<> look(std::string folder, bool is_one);
   [[nodiscard]] const std::vector<Candidate>& candidates() const { return found_.candidates; }
   /// The folders with a checkpoint's name from which no run can go on, one line each.
@@ -48,11 +49,12 @@ class CheckpointLoad {
   Task<std::string> text(std::string name);
   [[nodiscard]] bool has(std::string_view array) const { return has_array(*any(), array); }
 
-  /// Which arrays are to be read, by their names. Throws user_error where the model is another one.
+  /// Sets the arrays that are to be read, by their names. Throws user_error where the model is
+  /// another one.
   void take(std::vector<std::string> arrays);
   /// Whether the checkpoint has the unit, as it has all but frozen ones whose source has them.
   [[nodiscard]] bool has_unit(std::size_t unit) const;
-  /// What this rank needs of a unit is there afterwards, until the next call.
+  /// Brings what this rank needs of a unit, which stays until the next call.
   Task<> fetch(std::size_t unit);
   [[nodiscard]] StateSource source() const { return source_->source(); }
 
@@ -65,7 +67,7 @@ class CheckpointLoad {
     std::int64_t at = 0;        // where it begins in what its disk sends
     std::vector<float> values;  // here; empty: this rank does not need it
   };
-  /// What one disk sends of a unit, cut among its ranks.
+  /// The parts of a unit that one disk sends, cut among its ranks.
   struct Stream {
     std::vector<Transfer> transfers;
     std::int64_t elements = 0;

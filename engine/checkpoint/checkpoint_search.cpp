@@ -54,7 +54,7 @@ Task<std::vector<FoundSlices>> sealed_for(FileIo* io, std::string folder) {
   co_return sealed;
 }
 
-/// What this disk has, newest first.
+/// The entries of this disk, newest first.
 Task<std::vector<Entry>> own_entries(FileIo* io, std::string folder, bool is_one, bool hashes,
                                      std::vector<std::string>* broken) {
   NamedCheckpoints named;

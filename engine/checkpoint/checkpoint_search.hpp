@@ -46,16 +46,17 @@ struct RanksAtDisks {
   [[nodiscard]] Task<std::string> first_word(std::string mine) const;
 };
 
-/// What a user means by `folder`; `is_one`: that itself, whatever lies in it.
+/// The candidates that a user means by `folder`; `is_one`: that itself, whatever lies in it.
 Task<FoundCandidates> find_candidates(const RanksAtDisks* ranks, FileIo* io, std::string folder,
                                       bool is_one);
 
-/// What of the candidate lies on each disk. The text of a fault, of a manifest that cannot be read,
-/// comes into `fault`.
+/// The parts of the candidate that lie on each disk. The text of a fault, of a manifest that cannot
+/// be read, comes into `fault`.
 Task<std::vector<HeldCheckpoint>> held_by_disks(const RanksAtDisks* ranks, FileIo* io,
                                                 Candidate candidate, std::string* fault);
 
-/// What is missing in all of `held` together: "the slices of host b are missing"; empty: nothing.
+/// Names what is missing in all of `held` together: "the slices of host b are missing"; empty:
+/// nothing is.
 [[nodiscard]] std::string missing_in(const std::vector<HeldCheckpoint>& held);
 
 }  // namespace tandem

@@ -41,7 +41,7 @@ namespace tandem {
 
 class Checkpointer {
  public:
-  /// What of each rank's comes back in rank order: an exchange of equally many bytes.
+  /// Gives each rank all ranks' bytes, in rank order: an exchange of equally many bytes.
   using Exchange = std::function<Task<std::vector<std::byte>>(std::vector<std::byte> mine)>;
 
   struct Options {
@@ -90,7 +90,7 @@ class Checkpointer {
   Task<> advance(std::span<const Phase> of_ranks);
   /// Waits until the save under way has ended.
   Task<> finish();
-  /// What became of the save that ended last; once.
+  /// The outcome of the save that ended last; once.
   [[nodiscard]] std::optional<CheckpointOutcome> take_outcome();
   /// No task of it runs afterwards. A save under way is dropped; its folder stays temporary.
   Task<> end();
@@ -105,11 +105,11 @@ class Checkpointer {
     return exchange_(std::move(mine));
   }
   Task<std::vector<std::string>> texts_of_all_ranks(std::string mine);
-  /// Which ranks see the same disk there.
+  /// The disks, with the ranks that see each.
   Task<Disks> disks_of(std::string folder);
 
  private:
-  /// What rank 0 tells the others at the begin: which save it is.
+  /// Rank 0's words to the others at the begin: which save it is.
   struct Start {
     std::uint64_t made = 1;  // the files are there, as far as this rank makes them
     std::uint64_t high = 0;  // grows with time: of two saves of a step the later one counts
@@ -118,7 +118,7 @@ class Checkpointer {
 
   static Task<> write(Checkpointer* self);
   static Task<> hash(Checkpointer* self);
-  /// What is done next by the first rank of each disk, when all ranks have come to `ended`.
+  /// The first rank of each disk goes on with the next phase when all ranks have come to `ended`.
   void go_on(Phase ended, std::vector<ManifestFile> all);
   static Task<> work(Checkpointer* self, Phase next, std::vector<ManifestFile> all);
   Task<> do_phase(Phase phase, std::vector<ManifestFile> all);

@@ -25,7 +25,7 @@ struct HeldCheckpoint {
   std::vector<std::string> hosts;   // of slices: [disk] by which they were saved
   std::uint32_t disk = 0;           // which of these it was
 
-  /// Of the text of its manifest.json, or slices.json. Throws what their parsers throw.
+  /// Reads the text of its manifest.json, or slices.json. Throws what their parsers throw.
   static HeldCheckpoint parse(const std::string& folder, bool in_slices, const std::string& text);
 
   [[nodiscard]] std::string text_file() const {
@@ -37,7 +37,7 @@ struct HeldCheckpoint {
 /// it is no such file.
 [[nodiscard]] std::string_view array_of_file(std::string_view name);
 
-/// Which elements lie there, by array and tensor; ascending, neighbours apart.
+/// The elements that lie there, by array and tensor; ascending, neighbours apart.
 class HeldRuns {
  public:
   HeldRuns() = default;
@@ -45,7 +45,7 @@ class HeldRuns {
 
   [[nodiscard]] const std::vector<ElementRun>& of(std::string_view array,
                                                   const std::string& tensor) const;
-  /// What of `run` does not lie there.
+  /// The parts of `run` that do not lie there.
   [[nodiscard]] std::vector<ElementRun> missing(std::string_view array, const std::string& tensor,
                                                 ElementRun run) const;
 
@@ -53,7 +53,7 @@ class HeldRuns {
   std::unordered_map<std::string, std::vector<ElementRun>> runs_;  // by "array/tensor"
 };
 
-/// What of `run` no one of `held`, which ascend, covers.
+/// The parts of `run` that none of `held`, which ascend, covers.
 [[nodiscard]] std::vector<ElementRun> left_of(ElementRun run, const std::vector<ElementRun>& held);
 
 }  // namespace tandem

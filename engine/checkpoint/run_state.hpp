@@ -34,7 +34,7 @@ struct RunState {
   std::int64_t epoch = 0;                   // of the next micro-batch
   std::int64_t epoch_micro_batches = 0;     // of all ranks; 0 without a loader
 
-  // What a resumed run must have in common. Empty or 0: not known, as in what was converted.
+  // A resumed run must have these in common. Empty or 0: not known, as after a conversion.
   std::string parameters;             // names and shapes, hashed
   std::string optimizer;              // name of its kind
   std::string data;                   // the dataset's fingerprint
@@ -47,7 +47,7 @@ struct RunState {
   /// FrozenBase's number of the values.
   std::vector<std::pair<std::string, std::uint64_t>> base;
 
-  // What it may change.
+  // It may change these.
   int world_size = 1;
   int zero_stage = 0;
   std::string precision;

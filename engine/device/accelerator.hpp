@@ -74,7 +74,7 @@ class Accelerator {
   /// other one reaches.
   std::unique_ptr<CollectiveBackend> connect_group(std::unique_ptr<CollectiveBackend> group);
 
-  /// What reductions of gradients that stay on a GPU need. Before the first one.
+  /// Makes what reductions of gradients that stay on a GPU need. Before the first one.
   void reduce_there();
 
   /// Device memory; its content is undefined. Throws Error(kRefused) that says for what it was and
@@ -97,7 +97,7 @@ class Accelerator {
   void hold(std::int64_t more_bytes);
   /// Its segments take their time by SegmentTime.
   [[nodiscard]] bool is_simulated() const noexcept { return sim_ != nullptr; }
-  /// What the device needs for `flops` operations, in seconds.
+  /// The time that the device needs for `flops` operations, in seconds.
   [[nodiscard]] double seconds_of(double flops) const noexcept {
     return spec_.latency_s + flops / spec_.compute_flops_per_s;
   }
@@ -123,7 +123,8 @@ class Accelerator {
   /// Pinned host memory for what ATen copies itself, zeroed, living as long as this. At start only.
   [[nodiscard]] std::byte* pinned(std::size_t bytes) { return slab_->allocate(bytes); }
   /// Compute lane. The tensor on the device, by way of `staging` (pinned), which must not change
-  /// before queued(). What is too large for it goes without, and the host waits for that copy.
+  /// before queued(). A tensor that is too large for it goes without, and the host waits for that
+  /// copy.
   [[nodiscard]] at::Tensor upload(const at::Tensor& host, std::span<std::byte> staging) const;
 
  private:

@@ -21,12 +21,12 @@ struct DeviceFacts {
   static DeviceFacts of_machine();
 };
 
-/// What keeps this machine from --device cuda, in words; empty: nothing does.
+/// The reason that keeps this machine from --device cuda, in words; empty: there is none.
 [[nodiscard]] std::string why_no_cuda(const DeviceFacts& facts);
 
 /// "auto": cuda where it can be used, else cpu. Throws user_error for "cuda" where it cannot.
 [[nodiscard]] DeviceKind choose_device(std::string_view asked, const DeviceFacts& facts);
-/// Of this machine; looks for GPUs only where the answer depends on them.
+/// The device for this machine; looks for GPUs only where the answer depends on them.
 [[nodiscard]] DeviceKind choose_device(std::string_view asked);
 
 }  // namespace tandem

@@ -24,7 +24,7 @@ namespace tandem {
 class ComputeDevice {
  public:
   virtual ~ComputeDevice() = default;
-  /// Of the units' tensors, batches and activations.
+  /// The device of the units' tensors, batches and activations.
   [[nodiscard]] virtual at::Device tensors() const = 0;
   /// The stream that ATen's work goes to, as the driver knows it. It lives as long as the process.
   [[nodiscard]] virtual void* stream() const = 0;

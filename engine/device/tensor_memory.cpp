@@ -17,7 +17,7 @@ namespace tandem {
 namespace {
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kGrowth = std::size_t{64} << 20;
-// Of the process; lives as long as tensors do, of which some are static.
+// The process's one; lives as long as tensors do, of which some are static.
 TensorMemory* of_process = nullptr;
 }  // namespace
 

@@ -34,11 +34,12 @@ class TensorMemory final : public c10::Allocator {
   TensorMemory& operator=(const TensorMemory&) = delete;
 
   c10::DataPtr allocate(std::size_t bytes) override;
-  /// Of the one that use_tensor_memory() made: libraries ask it for memory without a DataPtr.
+  /// The deleter of the one that use_tensor_memory() made: libraries ask it for memory without a
+  /// DataPtr.
   [[nodiscard]] c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* to, const void* from, std::size_t bytes) const override;
 
-  /// Of the range, what blocks have lain in so far.
+  /// Bytes of the range in which blocks have lain so far.
   [[nodiscard]] std::size_t used_bytes() const;
 
  private:
@@ -47,7 +48,7 @@ class TensorMemory final : public c10::Allocator {
   /// The same, or of the other allocator's.
   static void give_back_any(void* memory);
 
-  /// Of a block in the range; null: there is no room.
+  /// Takes a block in the range; null: there is no room.
   Block* take(std::size_t bytes);
   void free(const Block& block);
   bool make_writable(std::size_t end);
@@ -65,7 +66,7 @@ class TensorMemory final : public c10::Allocator {
 /// given ATen an allocator of theirs. Once.
 void use_tensor_memory();
 
-/// Of a freed tensor's block what malloc keeps, for the memory plan.
+/// The bytes of a freed tensor's block that malloc keeps, for the memory plan.
 [[nodiscard]] constexpr std::int64_t kept_of_tensor(std::int64_t bytes) noexcept {
   return bytes < static_cast<std::int64_t>(TensorMemory::kLeastBytes) ? bytes : 0;
 }

@@ -66,8 +66,8 @@ class TorchCuda final : public ComputeDevice {
     guard_.setDevice(device_);
     (void)guard_.exchangeStream(stream_);
     at::Context& context = at::globalContext();
-    // The same bits whatever overlaps, as on the CPU. What has no such kernel throws: if it only
-    // warned, fused attention's backward would add in any order, too.
+    // The same bits whatever overlaps, as on the CPU. An operation without such a kernel throws: if
+    // it only warned, fused attention's backward would add in any order, too.
     context.setDeterministicAlgorithms(true, /*warn_only=*/false);
     context.setDeterministicFillUninitializedMemory(false);
     context.setDeterministicCuDNN(true);

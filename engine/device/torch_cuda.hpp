@@ -16,8 +16,8 @@ namespace tandem {
 /// seconds long; any thread.
 [[nodiscard]] const std::string& why_torch_has_no_cuda();
 
-/// What ATen's allocator has taken of that device at the most so far, free blocks included; 0 of
-/// the CPU. Any thread.
+/// The most bytes that ATen's allocator has taken of that device so far, free blocks included; 0
+/// for the CPU. Any thread.
 [[nodiscard]] std::size_t held_by_aten(at::Device device);
 
 /// ATen on GPU `index`, with a stream of its own. Only where why_torch_has_no_cuda() is empty.

@@ -30,7 +30,7 @@ class Communicator {
   virtual ~Communicator() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int world_size() const = 0;
-  /// Of the ranks of this host.
+  /// This rank's number among those of its host.
   [[nodiscard]] virtual int local_rank() const { return rank(); }
   /// How many ranks compute on this process's cores, and which of these this one is.
   [[nodiscard]] virtual int cores_shared_by() const { return 1; }
@@ -38,10 +38,10 @@ class Communicator {
   /// Throws Error(kPeer) on every rank when `value` differs between them. All ranks call it, in the
   /// same order.
   virtual void require_same(std::string_view what, std::string_view value) = 0;
-  /// What every rank hands in, in rank order: for what ranks measure and must agree on. All ranks
-  /// call it, in the same order.
+  /// The values that all ranks hand in, in rank order: for facts that ranks measure and must agree
+  /// on. All ranks call it, in the same order.
   [[nodiscard]] virtual std::vector<std::string> of_all_ranks(std::string value) = 0;
-  /// What rank 0 hands in, on every rank; likewise.
+  /// The value that rank 0 hands in, on every rank; likewise.
   [[nodiscard]] std::string of_first_rank(std::string value) {
     return std::move(of_all_ranks(std::move(value)).front());
   }

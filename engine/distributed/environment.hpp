@@ -40,7 +40,7 @@ struct Environment {
 
 /// Throws a user error for a value that is no number, is out of range, or contradicts another.
 [[nodiscard]] Environment parse_environment(const Variables& variables);
-/// Of this process.
+/// The variables of this process.
 [[nodiscard]] Variables process_variables();
 /// "node[003-010,12],other" -> "node003".
 [[nodiscard]] std::string first_host(std::string_view slurm_nodes);

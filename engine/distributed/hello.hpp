@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-/// Of this process, in a run of `world` ranks.
+/// The hello of this process, in a run of `world` ranks.
 [[nodiscard]] std::string own_hello(int world);
 
 /// Throws Error(kPeer) when the other rank is one of a run of another size, or of another version
@@ -19,7 +19,8 @@ namespace tandem {
 void require_fit(std::size_t rank, std::string_view mine, std::size_t other,
                  std::string_view others);
 
-/// Of a hello: equal for processes that can share memory. Its last word is the host's name.
+/// The host in a hello: equal for processes that can share memory. Its last word is the host's
+/// name.
 [[nodiscard]] std::string_view host_of(std::string_view hello);
 /// "rank 3", or "rank 3 (on host b)" where `hosts`, by rank, are several.
 [[nodiscard]] std::string rank_on_host(std::size_t rank, std::span<const std::string> hosts);

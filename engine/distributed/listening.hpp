@@ -33,7 +33,7 @@ struct NetAddress {
 /// sockets, a user error when the interface has no address of that kind.
 [[nodiscard]] OwnedDescriptor connect_to(const NetAddress& address, std::chrono::milliseconds most,
                                          const std::string& interface = {});
-/// Of each later send() and recv(), and of connect().
+/// Limits each later send() and recv(), and connect().
 void set_time_limit(const OwnedDescriptor& socket, std::chrono::milliseconds most);
 
 }  // namespace tandem

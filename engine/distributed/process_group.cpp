@@ -102,8 +102,8 @@ void ProcessGroup::meet() {
   if (const std::string interface = meeting_interface(environment_); !interface.empty()) {
     (void)::setenv("NCCL_SOCKET_IFNAME", fmt::format("={}", interface).c_str(), 0);
   }
-  // What one run's ranks call each other by in shared memory is known to them alone, even where the
-  // store's connections could be read.
+  // The name of one run in shared memory is known to its ranks alone, even where the store's
+  // connections could be read.
   job_ = store_->derive_secret("job", store_->get("job", 0));
   compare_cores();
   store_->leave_together("met");

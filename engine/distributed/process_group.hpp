@@ -3,7 +3,7 @@
 //
 // Rank 0 hosts a small key-value store; the others come to it. It listens on the loopback unless
 // MASTER_ADDR names another address, until the ranks have met, and a run of one process listens
-// nowhere. Who comes has to prove that it knows the run's secret, this start's (run_secret.hpp).
+// nowhere. A process that connects has to prove that it knows this start's secret (run_secret.hpp).
 // Blocking calls before training starts; any thread, one at a time.
 //
 //   auto ranks = ProcessGroup::from_environment();
@@ -60,8 +60,8 @@ class ProcessGroup final : public Communicator {
   /// when the hosts have different numbers of ranks, Error(kPeer) when a rank is not reached.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop,
                                                                 CpuPool& pool) override;
-  /// Of one host's ranks, or of as many on each of several. All ranks of the run call it, each for
-  /// its group.
+  /// A back end of ranks of one host, or of as many on each of several. All ranks of the run call
+  /// it, each for its group.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_group_backend(
       EventLoop& loop, CpuPool& pool, const RankGroup& group) override;
   /// The same for ranks whose operands lie on GPUs: `uuid` is that of this rank's (gpu_probe.hpp).
@@ -101,7 +101,7 @@ class ProcessGroup final : public Communicator {
   void meet();
   void compare_cores();
   [[nodiscard]] std::vector<RankPlace> places(std::string_view gpu);
-  /// What the ranks' places make of them, which can add in their order.
+  /// The back end for the ranks' places, which can add in their order.
   [[nodiscard]] BackendKind choose_kind(std::string_view gpu);
   /// Some of the ranks, in their order, by their numbers among all.
   struct Members {
@@ -128,9 +128,9 @@ class ProcessGroup final : public Communicator {
   [[nodiscard]] std::unique_ptr<NetBackend> connect_net(EventLoop& loop, const Members& members,
                                                         int rank);
   [[nodiscard]] bool orders_by_beginnings(const CudaDevice& gpu);
-  /// Of this rank.
+  /// The place of this rank.
   [[nodiscard]] int place_in(const Members& members) const;
-  /// Of what joins the members' hosts: how long it waits, and what it calls them.
+  /// Options of the net that joins the members' hosts: how long it waits, and their names.
   template <class Options>
   [[nodiscard]] Options over_hosts(const Members& members, int per_host) const;
   [[nodiscard]] std::uint32_t outside_ranks(const Members& members) const noexcept;

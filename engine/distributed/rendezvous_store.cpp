@@ -95,8 +95,8 @@ bool receive_all(int socket, void* into, std::size_t count, TimePoint until = Ti
 
 }  // namespace
 
-/// The time in which something is tried again and again. What this process does not see of it,
-/// because it is stopped or its host sleeps, does not count.
+/// The time in which something is tried again and again. Time in which this process is stopped, or
+/// its host sleeps, does not count.
 class RendezvousStore::Patience {
  public:
   explicit Patience(milliseconds timeout)

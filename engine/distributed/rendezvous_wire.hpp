@@ -55,10 +55,10 @@ static_assert(std::has_unique_object_representations_v<Opening> &&
               std::has_unique_object_representations_v<Request> &&
               std::has_unique_object_representations_v<Reply>);
 
-// Of connections that have not proven anything:
+// Limits of connections that have not proven anything:
 inline constexpr std::chrono::seconds kTimeToProve{5};
 inline constexpr std::size_t kMostUnproven = 64;  // further ones push out the oldest
-// Of the others:
+// Limits of the others:
 inline constexpr std::chrono::milliseconds kLastAnswers{2000};  // when rank 0 gives up
 inline constexpr std::size_t kMostKeyBytes = 512;
 inline constexpr std::size_t kMostValueBytes = std::size_t{16} << 20;

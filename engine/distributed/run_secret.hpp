@@ -34,11 +34,11 @@ class MeetingNote {
   MeetingNote(const MeetingNote&) = delete;
   MeetingNote& operator=(const MeetingNote&) = delete;
 
-  /// Of rank 0; replaces what an earlier run left. Throws a user error when no folder is fit for
-  /// it.
+  /// Rank 0 calls it; replaces the note that an earlier run left. Throws a user error when no
+  /// folder is fit for it.
   void leave(const Note& note);
   void remove() noexcept;
-  /// Of the other ranks; none: there is none (yet).
+  /// The other ranks call it; none: there is no note (yet).
   [[nodiscard]] std::optional<Note> read() const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-/// What a rank needs of it once the state of all units lies there, so of any of them at most.
+/// The most that a rank needs of it: with the state of all units there.
 [[nodiscard]] std::int64_t most_host_passage(const Model& model, PlanInput input);
 
 }  // namespace tandem

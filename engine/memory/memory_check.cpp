@@ -69,15 +69,15 @@ void place_overflow(const Model& model, const MemoryPlan& all_on_host, const Mem
       over > 0 ? over / all_on_host.ranks_per_host + 1 + most_host_passage(model, input) : 0;
   for (std::size_t unit = 0; unit < all_on_host.units.size() && wanted > 0; ++unit) {
     const UnitCost& cost = all_on_host.units[unit];
-    // What leaves the host with a unit: gradients of several ranks are added there.
+    // Bytes that leave the host with a unit: gradients of several ranks are added there.
     wanted -= static_cast<std::int64_t>(cost.shard + cost.master + cost.moments +
                                         (input.world_size == 1 ? cost.accumulator : 0));
     input.shape.engine.placements.push_back(StatePlacement::kDevice);
   }
 }
 
-/// Of shadows on NVMe: what else may come to that disk, as checkpoints do, has half of its room.
-/// Units have the rest in the order of their gradients, each that still has room.
+/// Keeps shadows on NVMe where there is room: other files on that disk, as checkpoints, have half
+/// of it. Units have the rest in the order of their gradients, each that still has room.
 void keep_shadows_with_room(const MemoryPlan& all, std::int64_t free_bytes, PlanInput& input) {
   std::int64_t room = free_bytes / 2 / all.ranks_per_host - all.total(MemoryKind::kNvme) +
                       all.of(MemoryPurpose::kShadows, MemoryKind::kNvme);

@@ -29,14 +29,14 @@ struct MemoryLimits {
   std::optional<MemoryLimit> disk;
   std::optional<MemoryLimit> nvme;  // of a host, for all of its ranks
 
-  /// What is free on this machine: MemAvailable, cut by the cgroup's limit; the accelerator's free
-  /// memory. What this process and its `ranks_per_host` likes hold already counts as free, since a
-  /// plan counts it, too. (Shared memory is memfds: they have no limit of their own; the size of
-  /// /dev/shm does not bound them.)
+  /// The memory that is free on this machine: MemAvailable, cut by the cgroup's limit; the
+  /// accelerator's free memory. Memory that this process and its `ranks_per_host` likes hold
+  /// already counts as free, since a plan counts it, too. (Shared memory is memfds: they have no
+  /// limit of their own; the size of /dev/shm does not bound them.)
   static MemoryLimits of_machine(std::int64_t ranks_per_host, bool accelerator);
 };
 
-/// What a plan lacks most.
+/// The kind of memory that a plan lacks most.
 struct Shortfall {
   MemoryKind kind = MemoryKind::kHost;
   std::int64_t needed = 0;
@@ -45,15 +45,15 @@ struct Shortfall {
 [[nodiscard]] std::optional<Shortfall> shortfall_of(const MemoryPlan& plan,
                                                     const MemoryLimits& limits);
 
-/// What an advice may name; the trainers leave out what this version does not have.
+/// Changes that an advice may name; the trainers leave out those that this version does not have.
 struct ChangesAllowed {
   bool state_formats = true;  // optimizer_state
   bool ranks = true;
 };
 
-/// Of boundaries as few leave as make the run fit where they are kept now, with placements and all
-/// else as they are; all that can, where none of that does. Without a limit, and unless that is to
-/// be chosen: as the input has it.
+/// Lets as few boundaries leave as make the run fit, with placements and all else as they are; all
+/// that can, where fewer do not do. Without a limit, and unless that is to be chosen: as the input
+/// has it.
 void choose_offload(const Model& model, PlanInput& input, const MemoryLimits& limits);
 
 /// A plan with its optimizer state placed: on the host as far as it fits, then on the accelerator

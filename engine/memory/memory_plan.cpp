@@ -31,8 +31,8 @@ constexpr std::int64_t kUsualWithContextBytes = std::int64_t{512} << 20;
 constexpr std::int64_t kDriverBytes = std::int64_t{896} << 20;
 constexpr std::int64_t kContextBytes = std::int64_t{896} << 20;
 constexpr std::int64_t kCommunicatorBytes = std::int64_t{1} << 29;
-// What ATen's allocator holds there beside tensors: cuBLAS's workspaces and begun segments; and
-// free blocks of other lengths' rows: a part of what is alive at the highest point (15 % were
+// Memory that ATen's allocator holds there beside tensors: cuBLAS's workspaces and begun segments;
+// and free blocks of other lengths' rows: a part of what is alive at the highest point (15 % were
 // measured), and so much at most, for it gives them back before it runs out of memory.
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kFreeBlocksPart = 5;  // a fifth
@@ -86,18 +86,19 @@ class Planner {
         plan_.bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(kind)];
     sum = sum_capped(sum, static_cast<std::int64_t>(std::min<std::size_t>(bytes, INT64_MAX)));
   }
-  /// What collectives read in place.
+  /// The kind of memory that collectives read in place.
   [[nodiscard]] MemoryKind peers_read() const {
     if (in_.accelerator) {
       return MemoryKind::kDevice;
     }
     return in_.world_size > 1 ? MemoryKind::kShared : MemoryKind::kHost;
   }
-  /// What the accelerator copies from and to.
+  /// The kind of memory that the accelerator copies from and to.
   [[nodiscard]] MemoryKind copied() const {
     return in_.accelerator ? MemoryKind::kPinned : MemoryKind::kHost;
   }
-  /// Of what the pool updates, only weights and gradients travel.
+  /// The kind of memory of a unit's state. Of a unit that the pool updates only weights and
+  /// gradients travel.
   [[nodiscard]] MemoryKind state_of(std::size_t unit) const {
     const bool streams = sizes_.units[unit].placement == StatePlacement::kStreamed;
     if (sizes_.units[unit].placement == StatePlacement::kNvme ||
@@ -156,9 +157,9 @@ class Planner {
     plan_.units.push_back(cost);
   }
 
-  /// Of a step: an update reads and writes what lies on NVMe. Weights there are gathered for
-  /// forward and backward of each micro-step, and a gradient is written by each reduction, which
-  /// reads it where it adds.
+  /// Counts a step's traffic: an update reads and writes what lies on NVMe. Weights there are
+  /// gathered for forward and backward of each micro-step, and a gradient is written by each
+  /// reduction, which reads it where it adds.
   void add_traffic(const UnitSizes& sizes, const UnitCost& cost) {
     const auto add_to = [](std::int64_t& sum, std::int64_t times, std::size_t bytes) {
       sum = sum_capped(sum, product_capped(times, static_cast<std::int64_t>(bytes)));
@@ -194,15 +195,16 @@ class Planner {
     }
   }
 
-  /// What a joint update has beside its moments.
+  /// Adds what a joint update has beside its moments.
   void add_directions() {
     add(MemoryPurpose::kMoments, in_.accelerator ? MemoryKind::kPinned : peers_read(),
         sizes_.direction_block_bytes);
     add(MemoryPurpose::kMoments, MemoryKind::kHost, sizes_.direction_scratch_bytes);
   }
 
-  /// Of what lies on the device all passes through host memory, a unit at a time, to be loaded and
-  /// saved: its arrays, and where they are restored or cast, one of them in fp32 besides.
+  /// Bytes of host memory through which all that lies on the device passes, a unit at a time, to be
+  /// loaded and saved: its arrays, and where they are restored or cast, one of them in fp32
+  /// besides.
   [[nodiscard]] std::size_t passing_bytes(std::size_t unit) const {
     const UnitSizes& sizes = sizes_.units[unit];
     if (!in_.accelerator || !updates_on_device(sizes.placement)) {
@@ -263,12 +265,12 @@ class ActivationWalk {
   std::int64_t scratch = 0;
   std::int64_t boundaries = 0;  // at their most, as Boundaries counts them
 
-  /// Of boundary b, the input of segment b.
+  /// Bytes of boundary b, the input of segment b.
   [[nodiscard]] std::int64_t boundary(std::size_t b) const { return segments_[b - 1].output; }
 
-  /// What allocators hold beyond that, measured. Of malloc's blocks a freed one is too short for
-  /// the next request of its own size, which looks for room to align in; so of each size about one
-  /// more lies there. Large tensors' memory has gaps (engine/device/tensor_memory.hpp).
+  /// Bytes that allocators hold beyond that, measured. A freed block of malloc is too short for the
+  /// next request of its own size, which looks for room to align in; so about one more of each size
+  /// lies there. Large tensors' memory has gaps (engine/device/tensor_memory.hpp).
   [[nodiscard]] std::int64_t spare() const { return spare_of_loss_ + spare_of_others_; }
 
  private:
@@ -371,7 +373,7 @@ void Planner::add_activations() {
   add_boundaries(walk, leaving, to_file);
 }
 
-/// What lies elsewhere between forward and backward.
+/// Adds the boundaries that lie elsewhere between forward and backward.
 void Planner::add_boundaries(const ActivationWalk& walk, std::size_t leaving, bool to_file) {
   std::int64_t largest = 0;
   plan_.leaving_boundaries = leaving;

@@ -48,8 +48,9 @@ inline constexpr std::size_t kMemoryPurposes = 14;
 std::string_view name_of(MemoryPurpose purpose);
 
 struct PlanInput {
-  // Of its options also activation_checkpointing and activation_offload, compute_threads (0 counts
-  // as 1) and checkpoint_staging_bytes; empty placements: all on the host.
+  // The plan also reads its options activation_checkpointing and activation_offload,
+  // compute_threads (0 counts as 1) and checkpoint_staging_bytes; empty placements: all on the
+  // host.
   RankShape shape;
   ZeroConfig zero;
   std::int64_t rows = 1;        // of a micro-batch
@@ -75,12 +76,12 @@ struct PlanInput {
     return accelerator || shape.engine.device != DeviceKind::kCpu;
   }
 
-  /// What a config and the engine's options say; rows from the config's micro-batch.
+  /// As a config and the engine's options say; rows from the config's micro-batch.
   static PlanInput of(const Config& config, const EngineOptions& options,
                       std::int64_t ranks_per_host);
 };
 
-/// What one unit costs a rank, for the placement of its state.
+/// Bytes of one unit on a rank, for the placement of its state.
 struct UnitCost {
   std::size_t shard = 0;  // of the weights; in host memory beside state that lies there
   std::size_t accumulator = 0;
@@ -100,13 +101,13 @@ struct MemoryPlan {
   std::int64_t parameters = 0;
   std::size_t gather_slots = 0;
   std::vector<std::size_t> shadows;  // units that can be updated ahead of the verdict
-  /// What a simulated accelerator's memory will hold, which the host has and which is counted
-  /// there; and of it what is not kept for the whole run: boundaries between segments.
+  /// Bytes that a simulated accelerator's memory will hold, which the host has and which is counted
+  /// there; and those of them that are not kept for the whole run: boundaries between segments.
   std::int64_t simulated_bytes = 0;
   std::int64_t simulated_boundaries = 0;
   std::size_t leaving_boundaries = 0;  // that lie elsewhere between forward and backward
   std::int64_t leaving_bytes = 0;      // of these together
-  // Of a rank and a step, as far as it passes through the file: updates run behind the verdict and
+  // Bytes of a rank and a step that pass through the file: updates run behind the verdict and
   // under the next forward, which gathers weights; what is left is gathered and reduced under
   // backward, and by further micro-steps, or is boundaries, written in forward and read in
   // backward.
@@ -117,11 +118,11 @@ struct MemoryPlan {
   [[nodiscard]] std::int64_t of(MemoryPurpose purpose, MemoryKind kind) const {
     return bytes[static_cast<std::size_t>(purpose)][static_cast<std::size_t>(kind)];
   }
-  /// Of one rank.
+  /// Bytes of one rank.
   [[nodiscard]] std::int64_t total(MemoryKind kind) const;
-  /// Of all ranks of a host: their pinned, private and shared memory.
+  /// Bytes of all ranks of a host: their pinned, private and shared memory.
   [[nodiscard]] std::int64_t host_total() const;
-  /// Of all ranks of a host.
+  /// Bytes on NVMe of all ranks of a host.
   [[nodiscard]] std::int64_t nvme_total() const;
 };
 

@@ -1,10 +1,10 @@
 // engine/memory/smallest_change.cpp — the search of memory_check.hpp: settings of a run, each with
 // levels from mild to harsh.
 //
-// What costs only time comes before what changes numbers, that before what trains something else,
-// and flags come before more machines. A change has at most four parts; all combinations are tried,
-// and the least sum of costs wins. A plan of a slim copy of the model (one parameter per unit)
-// takes some microseconds, so that thousands are no matter.
+// Changes that cost only time come before those that change numbers, these before those that train
+// something else, and flags come before more machines. A change has at most four parts; all
+// combinations are tried, and the least sum of costs wins. A plan of a slim copy of the model (one
+// parameter per unit) takes some microseconds, so that thousands are no matter.
 #include <algorithm>
 #include <functional>
 #include <limits>

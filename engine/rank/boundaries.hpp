@@ -92,7 +92,7 @@ class Boundaries {
   /// Behind `made`, the work that made the tensor.
   static Task<> move(Boundaries* self, std::size_t b, Way way, std::optional<DeviceEvent> made);
   void begin(Name what, std::size_t b, Way way);
-  /// Of a simulated device's memory.
+  /// Counts the slot in or out of a simulated device's memory.
   void hold(Slot& slot, bool held);
   [[nodiscard]] bool counts() const noexcept {
     return accelerator_ != nullptr && accelerator_->is_simulated();

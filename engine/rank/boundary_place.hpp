@@ -7,7 +7,7 @@
 // behind weights that can be copied by then (of StagedBackend's gathers). Where the CPU computes it
 // is a file for each boundary, without a name, on NVMe, by way of stages in memory that read() and
 // write() of a StateFile can use. Invariant: the bytes that come back are those that went, of the
-// last micro-batch. Buffers: of a transfer, until its task ends. Of one boundary one transfer is
+// last micro-batch. Buffers: of a transfer, until its task ends. One transfer of a boundary is
 // under way at a time. Failure: DeviceError; Error(kFailure) that names the boundary where the disk
 // fails; Error(kRefused) where there is no room. Thread rule: the loop's thread; room(): any.
 #pragma once
@@ -47,7 +47,7 @@ class BoundaryPlace {
   [[nodiscard]] virtual std::size_t host_bytes() const noexcept = 0;
 };
 
-/// Of a device's memory, in pinned host memory.
+/// Boundaries of a device's memory, in pinned host memory.
 class HostBoundaries final : public BoundaryPlace {
  public:
   static constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
@@ -74,7 +74,7 @@ class HostBoundaries final : public BoundaryPlace {
   std::vector<Slot> slots_;  // [boundary]
 };
 
-/// Of host memory, in files.
+/// Boundaries of host memory, in files.
 class FileBoundaries final : public BoundaryPlace {
  public:
   struct Options {

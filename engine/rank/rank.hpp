@@ -119,8 +119,8 @@ class Rank {
 
   [[nodiscard]] Busy busy() const;
 
-  /// What comms_logger counts; null: it is off. Of operations on the loop, and of those that the
-  /// compute lane issues itself, to be read while it stands still.
+  /// The counts of comms_logger; null: it is off. It has operations on the loop, and those that the
+  /// compute lane issues itself, to be read while that stands still.
   [[nodiscard]] CommsLog* comms_log() noexcept { return comms_log_ ? &*comms_log_ : nullptr; }
   [[nodiscard]] CommsLog* lane_comms_log() noexcept {
     return lane_comms_log_ ? &*lane_comms_log_ : nullptr;
@@ -132,7 +132,7 @@ class Rank {
   static Task<> fill_memory(Rank* self);
   void make_actors();
   void make_unit_actors(std::size_t unit);
-  /// What the optimizer knows of a unit; after make_unit_actors().
+  /// The optimizer's options of a unit; after make_unit_actors().
   [[nodiscard]] CpuOptimizer::Unit optimizer_unit(std::size_t unit);
   /// The runner of updates with that placement; null: the pool's threads.
   [[nodiscard]] UpdateRunner* runner_of(StatePlacement placement);

@@ -36,8 +36,8 @@ class SegmentRunner {
                 bool activation_checkpointing, RankExchange* exchange = nullptr,
                 RowSharing sharing = {});
 
-  /// What one micro-batch keeps between its forward and its backward: [segment] -> input and,
-  /// unless checkpointing, output with its graph.
+  /// The tensors that one micro-batch keeps between its forward and its backward: [segment] ->
+  /// input and, unless checkpointing, output with its graph.
   struct Activations {
     std::vector<at::Tensor> inputs;
     std::vector<at::Tensor> outputs;

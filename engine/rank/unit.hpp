@@ -27,7 +27,7 @@ struct ParameterLayout {
   std::vector<std::int64_t> offsets;  // first element of each parameter
   UnitLayout block;                   // the whole block and how ranks share it
   UnitLayout gathered;  // the block of a gather: one slice of the experts, if they are spread
-  // Of a slice, without its padding: where the next one would begin.
+  // Elements of a slice without its padding: the next one would begin there.
   std::int64_t part_elements = 0;
 
   static ParameterLayout of(const UnitSpec& unit, const Sharding& sharding);

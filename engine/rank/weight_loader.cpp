@@ -161,8 +161,8 @@ Task<> WeightLoader::load_elsewhere(std::size_t unit) {
   co_await copy_on_device(shadow);
 }
 
-/// What no update writes (frozen parameters, padding) must be in the shadow, too, when the two are
-/// swapped. (On NVMe nothing is frozen then, and padding is zeros in both.)
+/// Elements that no update writes (frozen parameters, padding) must be in the shadow, too, when the
+/// two are swapped. (On NVMe nothing is frozen then, and padding is zeros in both.)
 std::vector<WeightLoader::ShadowArray> WeightLoader::shadow_arrays(
     std::size_t unit, const UpdateBuffers& home, const UpdateShadow& shadow) const {
   const StateSizes& sizes = layout_.sizes.units[unit].state;

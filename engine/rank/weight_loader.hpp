@@ -82,7 +82,7 @@ class WeightLoader {
     const std::byte* from;
     std::size_t bytes;
   };
-  /// What is loaded at a time.
+  /// The pieces that are loaded at a time.
   struct Work {
     std::vector<Piece> pieces;
     std::vector<Cast> casts;  // once the masters are loaded, padding included

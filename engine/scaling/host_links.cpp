@@ -10,7 +10,7 @@ namespace {
 constexpr double kSumWidth = 4;     // sums are fp32
 constexpr double kPaysAbove = 0.5;  // of the hosts' compute that is used
 
-/// Of one reduction of `elements`, of the busiest host.
+/// Bytes of one reduction of `elements`, of the busiest host.
 double reduction_bytes(const HostsWork& work, double hosts, double elements) {
   const double elsewhere = (hosts - 1) / hosts;  // of what a host has, for others
   const auto width = static_cast<double>(work.width);

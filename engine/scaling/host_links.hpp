@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-/// Of a model and a run, what links depend on.
+/// The properties of a model and a run on which links depend.
 struct HostsWork {
   std::int64_t ranks_per_host = 1;
   int stage = 3;
@@ -46,7 +46,7 @@ struct HostsForecast {
   double network_s = 0;  // for which the link is busy, and its messages' latencies
   double hidden_s = 0;   // the step, if compute hides the network
   double exposed_s = 0;  // if it hides nothing of it
-  /// Of the hosts' compute, with everything hidden.
+  /// The efficiency of the hosts' compute, with everything hidden.
   [[nodiscard]] double efficiency() const noexcept { return compute_s / hidden_s; }
   double compute_s = 0;
 };

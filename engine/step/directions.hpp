@@ -43,8 +43,8 @@ class Directions {
   [[nodiscard]] bool of_muon() const noexcept { return kind_ == OptimizerKind::kMuon; }
   [[nodiscard]] bool of_any() const noexcept { return updates_jointly(kind_); }
 
-  /// Of all units; no update is queued or running. `groups`: of TrainStep::Update; `gradient_scale`
-  /// is unscale x clip.
+  /// Finds those of all units; no update is queued or running. `groups`: of TrainStep::Update;
+  /// `gradient_scale` is unscale x clip.
   Task<> find_lamb(std::vector<UpdateConfig> groups, std::int64_t applied_step,
                    double gradient_scale);
   /// The constants of a unit's updates, after find_lamb(): [parameter], lent until the next one.

@@ -31,7 +31,7 @@ struct LossScalerConfig {
 
 class LossScaler {
  public:
-  /// What a checkpoint keeps; the configuration is not in it.
+  /// The state that a checkpoint keeps; the configuration is not in it.
   using State = LossScaleState;
 
   explicit LossScaler(const LossScalerConfig& config);

@@ -38,7 +38,7 @@ class TrainStep {
   /// `rank` outlives it.
   explicit TrainStep(Rank& rank);
 
-  /// What finish() applies, beside the gradients.
+  /// The values that finish() applies, beside the gradients.
   struct Update {
     // By parameter group (Muon: two for each, muon_group()); lr of this step in it.
     std::vector<UpdateConfig> groups;
@@ -60,7 +60,7 @@ class TrainStep {
   /// After the last micro-batch: the verdict, then the updates. Returns norm and verdict, the same
   /// on all ranks.
   Task<Verdict> finish(Update update);
-  /// Of a step that looks for it: on this rank the first activation that is not finite.
+  /// The first activation on this rank that is not finite, in a step that looks for it.
   struct Bad {
     std::size_t micro_step = 0;
     BadActivation activation;
@@ -69,8 +69,8 @@ class TrainStep {
   /// Brings `mine` of every rank into `all`, in rank order. A collective: all ranks ask at the same
   /// place of their step.
   Task<> exchange(std::span<const std::byte> mine, std::byte* all);
-  /// Waits until no update is queued or running and every shard holds the newest weights. What was
-  /// updated ahead of a verdict that is still to come is undone.
+  /// Waits until no update is queued or running and every shard holds the newest weights. An update
+  /// ahead of a verdict that is still to come is undone.
   Task<> drain();
   /// Waits until the gradients of all backward()s so far are reduced.
   Task<> reductions_done();

@@ -36,9 +36,8 @@ struct CheckpointArgs {
 struct CheckpointOutcome {
   std::int64_t step = 0;
   std::string path;
-  std::string
-      error;  // one line; empty: it was saved. The rank that failed wrote it, else another one
-  std::string warning;           // one line: it was saved, and older ones could not be removed
+  std::string error;    // one line, of the rank that failed, else of another; empty: it was saved
+  std::string warning;  // one line: it was saved, and older ones could not be removed
   std::uint64_t bytes = 0;       // of tensors, all ranks
   double seconds = 0;            // from its begin to its commit
   std::size_t staged_bytes = 0;  // that this rank copied because an update came before their turn
