@@ -60,7 +60,7 @@ std::vector<std::string> strings_or_none(const JsonValue& root, std::string_view
   return strings;
 }
 
-/// What a parameter of adapters is called in the file.
+/// The name of a parameter of adapters in the file.
 std::string tensor_name(std::string_view parameter) {
   return fmt::format("{}{}", kAdapterPrefix, parameter);
 }

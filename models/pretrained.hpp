@@ -47,7 +47,7 @@ class Pretrained {
   static Pretrained open(const std::string& name, const PretrainedOptions& options = {});
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
-  /// Of the tokenizer's files: folder(), or one with the new tokens.
+  /// The folder of the tokenizer's files: folder(), or one with the new tokens.
   [[nodiscard]] const std::filesystem::path& tokenizer_folder() const noexcept {
     return tokenizer_folder_;
   }

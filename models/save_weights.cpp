@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What a saved model replaces of the older one in its folder.
+/// Whether a saved model replaces this file of the older one in its folder.
 bool is_model_file(std::string_view name) {
   return name == "config.json" || name == "generation_config.json" || is_tokenizer_file(name) ||
          is_weight_file(name) || is_abandoned_file(name);

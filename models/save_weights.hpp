@@ -16,8 +16,8 @@ namespace tandem {
 /// Writes what stands beside weights (config, tokenizer) into a folder. Durably.
 using FolderDescription = std::function<void(const std::filesystem::path&)>;
 
-/// Which parameters are saved, called what, in one file of which name; and which entries of an
-/// older folder go.
+/// The parameters that are saved, their names, the name of their one file; and the entries of an
+/// older folder that go.
 struct SavedPart {
   std::string file;
   /// None: it is not saved; several: it is saved under each of them.
@@ -30,8 +30,8 @@ struct SavedPart {
 /// the folder cannot be written, or a weight is not finite (5); then nothing appears.
 ///
 /// The folder is replaced as a whole by one rename (AtomicFolder): whenever the process ends, it
-/// holds the older model or the new one. What is not of a model stays in it; what is put there
-/// meanwhile is lost.
+/// holds the older model or the new one. Files that are not of a model stay in it; those that are
+/// put there meanwhile are lost.
 void save_weights(Engine& engine, const std::filesystem::path& folder, TensorType type,
                   const FolderDescription& describe = {});
 /// The same for a part of the model, in one file.

@@ -27,7 +27,7 @@ struct LoraOptions {
   std::vector<std::string> modules_to_save;
 
   [[nodiscard]] bool any() const noexcept { return rank > 0; }
-  /// Of what adapters add: alpha / rank, or alpha / sqrt(rank).
+  /// The factor of what adapters add: alpha / rank, or alpha / sqrt(rank).
   [[nodiscard]] double scale() const;
   /// Throws user_error for numbers that make no sense.
   void check() const;
@@ -51,9 +51,9 @@ inline constexpr std::string_view kAllLinear = "all-linear";
 [[nodiscard]] std::vector<std::string> adapted_modules(const DecoderSpec& spec,
                                                        const LoraOptions& lora);
 
-/// What adapter_config.json calls the adapted modules, as PEFT does: the targets as they were
-/// given; all linear ones, and modules by their full names, by these where they are fewer than 20,
-/// else by ends of names that mean the same modules. Sorted.
+/// The names of the adapted modules in adapter_config.json, as PEFT has them: the targets as they
+/// were given; all linear ones, and modules by their full names, by these where they are fewer than
+/// 20, else by ends of names that mean the same modules. Sorted.
 [[nodiscard]] std::vector<std::string> saved_targets(const DecoderSpec& spec,
                                                      const LoraOptions& lora);
 

@@ -20,7 +20,7 @@ class CifarDataset : public Dataset {
   explicit CifarDataset(std::shared_ptr<const CifarImages> images) : images_(std::move(images)) {}
 
   [[nodiscard]] std::int64_t size() const override { return images_->size(); }
-  /// Of all pixels and labels.
+  /// The fingerprint of all pixels and labels.
   [[nodiscard]] std::string fingerprint() const override;
   /// features [rows, 3, 32, 32], labels [rows]; tokens counts images.
   [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override;

@@ -27,8 +27,8 @@ std::string expert_name(std::size_t mixture, std::int64_t expert) {
                      expert);
 }
 
-/// What is not an expert's: the trunk, gates, coefficients, the residual layer, fc4; in the order
-/// of Shared.
+/// The parameters that are not an expert's: the trunk, gates, coefficients, the residual layer,
+/// fc4; in the order of Shared.
 std::vector<ParameterSpec> shared_parameters(const CifarMoe& shape) {
   std::vector<ParameterSpec> all(cifar_parameters().begin(),
                                  cifar_parameters().begin() + kCifarTrunkParameters);

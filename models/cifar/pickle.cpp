@@ -12,8 +12,8 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-/// What the three functions of an array's pickle would make, without them: an object whose text is
-/// the one of these.
+/// An object with one of these texts stands for what the three functions of an array's pickle would
+/// make.
 constexpr std::string_view kDtype = "dtype";
 constexpr std::string_view kArray = "array";
 

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kWhere = "import";
 constexpr std::uint64_t kMostTextBytes = std::uint64_t{1} << 30;
 
-/// Which array of Adam's that name is; nothing: none.
+/// The array of Adam's that has that name; nothing: none.
 std::optional<std::uint32_t> adams_array(std::string_view name) {
   for (std::uint32_t array = kMasterArray; array < kCheckpointArrays; ++array) {
     if (name == array_name(UpdateConfig{}, array)) {

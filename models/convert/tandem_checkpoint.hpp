@@ -16,9 +16,9 @@ namespace tandem {
 /// wrong in it.
 ImportedCheckpoint open_tandem_checkpoint(const std::filesystem::path& folder);
 
-/// Writes the new checkpoint `folder`, which a run resumes; `texts` lie in it, too. What a foreign
-/// checkpoint does not know (seed, data, batch) is not known in it. Nothing is left of one that
-/// could not be written. A line for each thing that was left out. Blocks; no loop runs here.
+/// Writes the new checkpoint `folder`, which a run resumes; `texts` lie in it, too. Facts that a
+/// foreign checkpoint does not have (seed, data, batch) are not known in it. Nothing is left of one
+/// that could not be written. A line for each thing that was left out. Blocks; no loop runs here.
 std::vector<std::string> write_tandem(const ImportedCheckpoint& checkpoint,
                                       const std::filesystem::path& folder,
                                       std::vector<PlannedText> texts = {});

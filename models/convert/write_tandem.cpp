@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of Adam, whose moments an imported checkpoint has.
+/// The name of an array of Adam, whose moments an imported checkpoint has.
 std::string_view adams_array(std::uint32_t array) { return array_name(UpdateConfig{}, array); }
 
 const ImportedTensor::ReadF32& reader_of(const ImportedTensor& tensor, std::uint32_t array) {

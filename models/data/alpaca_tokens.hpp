@@ -1,6 +1,6 @@
 // models/data/alpaca_tokens.hpp — instruction records as token records: ids, and which are learnt.
 //
-// Ids are those of the whole text, question and answer together. What is learnt by kCompletion
+// Ids are those of the whole text, question and answer together. The part that kCompletion learns
 // begins where the ids of the question alone, with the special tokens before it, and those of the
 // whole first differ: at the answer's first token, or at a token that reaches from the question
 // into the answer.

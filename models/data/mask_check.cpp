@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kWhere = "dataset";
 constexpr double kMostWithNothing = 0.05;  // of the records
 
-// Of a part of marked_text(), in characters.
+// The characters of a part of marked_text() that are shown.
 constexpr std::size_t kShownAtBegin = 80;
 constexpr std::size_t kShownAtEnd = 60;
 

@@ -13,7 +13,8 @@ constexpr std::string_view kWhere = "dataset";
 // Tokens of less are made in a few tenths of a second.
 constexpr std::uintmax_t kWorthCaching = std::uintmax_t{4} << 20;  // bytes
 
-/// What of a token file is learnt and how its answers end was decided when it was made.
+/// Refuses options that were decided when the token file was made: the tokens that are learnt, and
+/// the ends of answers.
 void require_prepared(const TokenFile& file, const std::string& name, std::string_view option,
                       std::optional<std::string_view> wanted) {
   const std::string_view made = file.word(std::string(option));

@@ -2,8 +2,8 @@
 //
 // A row of the sampler, of an epoch and of a checkpoint is a pack. Which records a pack has is a
 // pure function of (kind, room, seed, lengths): every rank and every resumed run finds it by
-// itself, and each epoch has the same packs, in another order. What the others of its row are is
-// nothing that a document could see.
+// itself, and each epoch has the same packs, in another order. A document cannot see the others of
+// its row.
 #pragma once
 
 #include <array>
@@ -53,7 +53,7 @@ class Packs {
   /// Records that go on in another row.
   [[nodiscard]] std::int64_t divided() const { return divided_; }
   [[nodiscard]] std::vector<PackPiece> pieces(std::int64_t i) const;
-  /// Of the records in every pack.
+  /// The hash of the records in every pack.
   [[nodiscard]] std::string fingerprint() const;
 
   /// "3 packs of up to 512 tokens (bfd), 97.1 % full".

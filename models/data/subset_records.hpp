@@ -1,7 +1,7 @@
 // models/data/subset_records.hpp — some of the records of others, and the division of records into
 // those that are learnt and those that are held out.
 //
-// Which records are held out follows from each record's own tokens, so a record stays where it is
+// A record's own tokens decide whether it is held out, so a record stays where it is
 // whatever is added, taken away or put into another order around it, and copies of it go with it.
 #pragma once
 
@@ -27,7 +27,7 @@ class SubsetRecords : public TokenRecords {
     return records_->length(index(i));
   }
   [[nodiscard]] std::int64_t longest() const override { return longest_; }
-  /// Of all records.
+  /// The cut ones of all records.
   [[nodiscard]] std::int64_t cut_records() const override { return records_->cut_records(); }
   [[nodiscard]] std::string fingerprint() const override;
   void read(std::int64_t i, std::vector<std::int32_t>& ids,
@@ -45,8 +45,8 @@ class SubsetRecords : public TokenRecords {
   std::int64_t longest_ = 0;
 };
 
-/// What is learnt, and about `held_out_share` of the records, held out. Throws user_error where one
-/// of them would be empty.
+/// The records that are learnt, and about `held_out_share` of the records, held out. Throws
+/// user_error where one of them would be empty.
 std::pair<std::shared_ptr<const TokenRecords>, std::shared_ptr<const TokenRecords>> split_records(
     const std::shared_ptr<const TokenRecords>& records, double held_out_share);
 

@@ -40,7 +40,7 @@ class TokenDataset : public Dataset {
   /// Nothing without packing.
   [[nodiscard]] const std::optional<Packs>& packs() const { return packs_; }
   /// inputs [B, T], T the longest of the B rows, padded on the right; labels are the inputs where a
-  /// token is learnt and kIgnoredLabel elsewhere. Of packs also positions: each piece is a
+  /// token is learnt and kIgnoredLabel elsewhere. Packs also have positions: each piece is a
   /// document, whose first token is not learnt, and so is the padding.
   [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override;
   [[nodiscard]] std::int64_t labels(std::span<const std::int64_t> indices) const override;

@@ -269,7 +269,8 @@ MaskSummary TokenFile::summary(std::optional<std::int32_t> start_token) const {
 }
 
 std::string TokenFile::fingerprint() const {
-  // Of the records that it keeps for the next run (token_cache.hpp): a run may go on without it.
+  // The fingerprint of records that it keeps for the next run (token_cache.hpp): a run may go on
+  // without it.
   if (const std::string_view of_records = word("fingerprint");
       !of_records.empty() && records_ == all_records_ && longest_ == longest_in_file_) {
     return std::string(of_records);

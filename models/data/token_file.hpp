@@ -39,7 +39,7 @@ class TokenFile : public TokenRecords {
   [[nodiscard]] std::int64_t length(std::int64_t i) const override;
   [[nodiscard]] std::int64_t longest() const override { return longest_; }
   [[nodiscard]] std::int64_t cut_records() const override { return cut_records_; }
-  /// Of the content's hash as the header has it, of the records that are kept and of the cut.
+  /// The hash of the content's hash in the header, the records that are kept and the cut.
   [[nodiscard]] std::string fingerprint() const override;
   /// Throws user_error for a record that the file does not hold as its header says.
   void read(std::int64_t i, std::vector<std::int32_t>& ids,
@@ -68,7 +68,7 @@ class TokenFile : public TokenRecords {
   [[nodiscard]] const TensorInfo& tensor(std::string_view name, std::int64_t elements) const;
   void open_tensors();
   void cut(const TokenFileOptions& options);
-  /// Of record i as the file has it, before any cut.
+  /// The bounds of record i as the file has it, before any cut.
   [[nodiscard]] Bounds bounds(std::int64_t i) const;
   [[nodiscard]] std::int64_t offset(std::int64_t i) const;
   void read_first(std::int64_t i, const Bounds& bounds, std::vector<std::int32_t>& ids,
@@ -95,7 +95,7 @@ class TokenFile : public TokenRecords {
   std::vector<std::int64_t> long_records_;  // those that are cut here
 };
 
-/// What tells a tokenizer from another: the hash of the folder's tokenizer.json.
+/// The mark that tells a tokenizer from another: the hash of the folder's tokenizer.json.
 std::string tokenizer_fingerprint(const std::filesystem::path& folder);
 
 }  // namespace tandem

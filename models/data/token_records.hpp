@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-/// Which tokens are labels: all; what the assistant says; what follows the prompt.
+/// The tokens that are labels: all; the assistant's; those behind the prompt.
 enum class LossOn : std::uint8_t { kAll, kAssistant, kCompletion };
 
 template <>
@@ -31,7 +31,7 @@ class TokenRecords {
   [[nodiscard]] virtual std::int64_t longest() const = 0;
   /// How many of them were longer, and cut at the longest length that was asked for.
   [[nodiscard]] virtual std::int64_t cut_records() const = 0;
-  /// Of the ids and the masks of all records (Dataset::fingerprint()).
+  /// The hash of the ids and the masks of all records (Dataset::fingerprint()).
   [[nodiscard]] virtual std::string fingerprint() const = 0;
   /// Replaces `ids` and `learnt` by record i's. learnt[k] = 1: token k is a label, so the model
   /// learns to say it after the tokens before it; 0: it is only read. Any thread, several at once.

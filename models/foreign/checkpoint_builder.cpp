@@ -332,7 +332,7 @@ void CheckpointBuilder::add_fragments(const TorchFiles& models) {
   }
 }
 
-/// What the module holds besides trained parameters: buffers, and below stage 3 the frozen
+/// Adds what the module holds besides trained parameters: buffers, and below stage 3 the frozen
 /// parameters and, where older versions do not list them, the tied names.
 void CheckpointBuilder::add_rest(const std::shared_ptr<const TorchFile>& model, int stage) {
   const PickleValue& module = dict_of(*model, model->root(), "module");

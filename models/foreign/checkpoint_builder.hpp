@@ -43,7 +43,7 @@ std::optional<std::int64_t> count_of(const TorchFile& file, const PickleValue* v
 /// None, as at stage 0.
 std::vector<std::vector<ListedParam>> read_param_shapes(const TorchFile& model);
 
-/// What the module holds that is no parameter; valid while the file lives.
+/// The names in the module that are no parameters; valid while the file lives.
 std::set<std::string_view> buffer_names_of(const TorchFile& model);
 
 ImportedTensor::ReadF32 reader_of(std::shared_ptr<const TorchFile> file, const TorchTensor& tensor);

@@ -30,7 +30,7 @@ std::optional<int> skip_number(std::string_view& text) {
   return number;
 }
 
-/// What a name says: [bf16_]zero_pp_rank_R_mp_rank_00_..., or mp_rank_00_... without ranks.
+/// The parts of a name: [bf16_]zero_pp_rank_R_mp_rank_00_..., or mp_rank_00_... without ranks.
 struct Name {
   std::string_view prefix;
   bool partitioned = false;

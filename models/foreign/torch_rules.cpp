@@ -210,7 +210,7 @@ std::string TorchRules::set_state(PickleValue& target, const PickleValue& state)
     target.items = {&state};
     return {};
   }
-  // What modules put beside a state dict: the versions of its modules.
+  // Modules put the versions of their parts beside a state dict.
   if (target.is(Kind::kDict) && state.is(Kind::kDict) && state.items.size() == 2 &&
       state.items[0]->is_text("_metadata")) {
     return {};

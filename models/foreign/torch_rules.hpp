@@ -40,8 +40,8 @@ struct TorchStorage {
   }
 };
 
-/// What the reader's objects are. A tensor's or storage's `number` is its index; a record's `text`
-/// is its class, and its only item the dict of its fields.
+/// The names of the reader's objects. A tensor's or storage's `number` is its index; a record's
+/// `text` is its class, and its only item the dict of its fields.
 inline constexpr std::string_view kTorchTensorObject = "tensor";
 inline constexpr std::string_view kTorchStorageObject = "storage";
 

@@ -131,8 +131,8 @@ void write_tensor(const ImportedCheckpoint& checkpoint, const ImportedTensor& te
   write_torch_file(folder / "step.pt", step);
 }
 
-/// What belongs to no parameter. The loss scaler is not in it: it is an object of DeepSpeed's, and
-/// this file shall be one that torch reads without executing anything.
+/// Writes the state that belongs to no parameter. The loss scaler is not in it: it is an object of
+/// DeepSpeed's, and this file shall be one that torch reads without executing anything.
 void write_optimizer_state(const ImportedCheckpoint& checkpoint, const fs::path& path) {
   const std::optional<double> rate = next_rate(checkpoint);
   PickleText out;

@@ -237,7 +237,7 @@ void with_packs(std::int64_t width, std::initializer_list<const void*> all, Call
   }
 }
 
-/// Of the launches before.
+/// The status of the launches before.
 int status() { return static_cast<int>(cudaGetLastError()); }
 
 int heads_forward(const HeadRows& shape, const void* qkv, void* q, void* k, void* v, void* stream) {

@@ -1,8 +1,8 @@
 // models/hub/hub_paths.hpp — what a name on a command line stands for: a path, or a hub id whose
 // snapshot lies in the local Hugging Face cache.
 //
-// What looks like a path is one: with a hub id's form ("org/name", "name") it is what no folder of
-// that name stands here for. A path that is not there is answered with the nearest name that is.
+// A name that looks like a path is one. A hub id ("org/name", "name") is a name for which no folder
+// stands here. A path that is not there is answered with the nearest name that is.
 #pragma once
 
 #include <filesystem>

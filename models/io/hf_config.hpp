@@ -39,7 +39,7 @@ struct HfConfig {
   bool attention_bias = false;      // of q, k, v
   bool attention_out_bias = false;  // of the projection behind them
   bool mlp_bias = false;
-  // Of each layer: keys that a position sees, its own included; 0: all. Empty: all, in every layer.
+  // Keys that a position of each layer sees, its own included; 0: all. Empty: all, in every layer.
   std::vector<std::int64_t> windows;
   std::int64_t experts = 0;  // 0: none; the following only with them
   std::int64_t experts_per_token = 0;

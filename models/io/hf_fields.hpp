@@ -21,7 +21,7 @@ inline constexpr std::int64_t kMostPositions = std::int64_t{1} << 30;
 inline constexpr std::int64_t kMostExperts = std::int64_t{1} << 18;  // of all layers together
 inline constexpr std::int64_t kMostHeadSize = 512;  // what attention's kernel takes
 inline constexpr std::int64_t kMostExpertWidth = std::int64_t{1} << 24;  // a token's, together
-// What a run holds of a model, some fifty bytes for each parameter, stays far below 2^63.
+// The bytes that a run holds of a model, some fifty for each parameter, stay far below 2^63.
 inline constexpr std::int64_t kMostParameters = std::int64_t{1} << 44;
 
 /// Members by name. A member that is missing or null has the value `otherwise`; size_at() throws
@@ -60,9 +60,10 @@ RotaryScaling read_rope(const JsonValue& root, const HfConfig& config,
 RotaryScaling read_rope_object(const JsonValue& root, const std::optional<JsonValue>& rope,
                                const HfConfig& config, const RopeDefaults& defaults);
 
-/// What every family has, behind the family's own: special tokens (pad_token_id holds the family's
-/// default), type, deviation of fresh weights. Throws user_error for quantized weights of which the
-/// family did not set packed_experts, and for sizes that fit one by one and not together.
+/// Reads the fields of every family, behind the family's own: special tokens (pad_token_id holds
+/// the family's default), type, deviation of fresh weights. Throws user_error for quantized weights
+/// of which the family did not set packed_experts, and for sizes that fit one by one and not
+/// together.
 void read_common_fields(const JsonValue& root, HfConfig& config);
 
 }  // namespace tandem

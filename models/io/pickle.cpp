@@ -144,7 +144,7 @@ std::vector<const PickleValue*> PickleReader::pop_some(std::size_t count) {
   return items;
 }
 
-/// What was pushed since the last mark; the mark goes, too.
+/// The values pushed since the last mark; the mark goes, too.
 std::vector<const PickleValue*> PickleReader::pop_to_mark() {
   if (marks_.empty()) {
     throw refused("a mark is missing");

@@ -56,8 +56,9 @@ struct PickleValue {
   [[nodiscard]] const PickleValue* find(std::string_view key) const noexcept;
 };
 
-/// What a kind of file may name, and what the calls in it mean. Every function gives the reason why
-/// the file is refused, empty if it is not. `result` is new and referred to from nowhere yet.
+/// The names that a kind of file may have, and the meaning of the calls in it. Every function gives
+/// the reason why the file is refused, empty if it is not. `result` is new and referred to from
+/// nowhere yet.
 class PickleRules {
  public:
   virtual ~PickleRules() = default;

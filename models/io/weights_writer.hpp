@@ -30,7 +30,7 @@ class WeightsWriter {
     /// A shard is closed before it would exceed this (one tensor alone may); 0 = one file, whatever
     /// its size.
     std::uint64_t max_shard_bytes = std::uint64_t{5} << 30;
-    /// What the file is called where there is but one.
+    /// The name of the file where there is but one.
     std::string file = "model.safetensors";
   };
 

@@ -22,8 +22,8 @@ HWY_INLINE hn::Vec<D> sigmoid(D d, hn::Vec<D> x) {
   return hn::Div(one, hn::Add(one, hn::Exp(d, exponent)));
 }
 
-/// What a backward does with the activation's gradient beside its rule: nothing, or a weight of the
-/// row comes between.
+/// The step of a backward between the activation's gradient and its rule: none, or a weight of the
+/// row.
 struct Unweighted {
   template <class D>
   HWY_INLINE hn::Vec<D> gradient(D, hn::Vec<D> da) const {

@@ -15,7 +15,7 @@ namespace tandem {
 
 enum class Activation : std::uint8_t { kSwiGlu, kGeluTanh, kGeGluTanh, kClampedSwiGlu };
 
-// Of gpt-oss's SwiGLU.
+// The constants of gpt-oss's SwiGLU.
 constexpr float kGateSlope = 1.702F;
 constexpr float kGateLimit = 7.0F;
 

@@ -36,9 +36,9 @@ enum class DropPlace : std::uint8_t {
   kDownAdapters,
 };
 
-/// Which rows of a whole matrix the rows at hand are, counted from `begin` on. These are runs of
-/// `run` rows, and groups of `count` runs; there runs begin `stride` rows apart, and groups `step`
-/// runs.
+/// The place of the rows at hand in a whole matrix, counted from `begin` on. The rows at hand are
+/// runs of `run` rows, and groups of `count` runs; there runs begin `stride` rows apart, and groups
+/// `step` runs.
 struct DropRows {
   std::int64_t begin = 0;
   std::int64_t run = 0;  // 0: it is the whole one
@@ -57,7 +57,7 @@ struct DropRows {
   }
 };
 
-/// What is dropped of one matrix.
+/// The dropped elements of one matrix.
 struct DropMask {
   std::uint64_t key = 0;
   std::uint32_t dropped = 0;  // below it are the upper 31 bits of what is dropped; 0: nothing is

@@ -19,7 +19,7 @@ struct EmbeddingRows {
   TokenBlocks blocks = {};
 };
 
-/// Which of the positions a row gets: r % length, or of[r] where there is such a list.
+/// The position that a row gets: r % length, or of[r] where there is such a list.
 struct RowPositions {
   std::int64_t length = 1;
   const std::int64_t* of = nullptr;

@@ -103,7 +103,7 @@ void Route(DType type, const void* logits, Routes& routes) {
   });
 }
 
-/// Of a softmax over `members` (indices, or all): d logit_i = p_i (g_i - sum of p g).
+/// The backward of a softmax over `members` (indices, or all): d logit_i = p_i (g_i - sum of p g).
 template <class T>
 void route_backward_typed(const Routes& routes, const T* logits, const float* drow, T* dlogits) {
   const RouterRule& rule = routes.rule;

@@ -23,7 +23,7 @@ struct GemmOperand {
   DType type = DType::kF32;
 };
 
-/// What the sum starts from.
+/// The start of the sum.
 enum class GemmStart : std::uint8_t {
   kZero,
   kResidual,  // C = initial + A B; initial may be C itself

@@ -173,7 +173,7 @@ class ExpertMixture final : public FusedOp {
   }
 
  private:
-  /// What the backward needs of a tile's tokens.
+  /// The values of a tile's tokens that the backward needs.
   struct Tile {
     Routes routes;
     at::Tensor up, logits;  // rows before the activation; the router's logits

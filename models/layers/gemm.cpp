@@ -18,7 +18,7 @@
 namespace tandem {
 namespace {
 
-/// Which operand lies transposed in memory: x w^T, dy w, dy^T x.
+/// The operand that lies transposed in memory: x w^T, dy w, dy^T x.
 enum class Kind : std::uint8_t { kNT, kNN, kTN };
 constexpr std::array kKinds = {Kind::kNT, Kind::kNN, Kind::kTN};
 constexpr std::array<std::string_view, 3> kKindNames = {"nt", "nn", "tn"};

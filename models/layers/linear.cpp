@@ -20,8 +20,8 @@ at::Tensor rows_of(const at::Tensor& all, std::int64_t begin, std::int64_t count
   return all.defined() ? all.narrow(0, begin, count) : all;
 }
 
-// What an MLP makes for one tile, up to tens of MiB. Blocks of such a size that are freed and asked
-// for again tile after tile leave malloc with a heap of its own for each, so these stay.
+// Memory for what an MLP makes for one tile, up to tens of MiB. Memory of such a size that is freed
+// and asked for again tile after tile leaves malloc with a heap of its own for each, so this stays.
 thread_local Scratch up_scratch, activation_scratch;
 
 /// Memory of `scratch`, until the next such tensor.
@@ -170,7 +170,7 @@ class Mlp final : public FusedOp {
                    up);
   }
 
-  /// What Up gives of h, in its place in wide_ if that is kept.
+  /// Up's product with h, in its place in wide_ if that is kept.
   [[nodiscard]] at::Tensor up_of(const at::Tensor& h, std::int64_t begin) const {
     const LinearWeights linear = from_token(w_.up, begin);
     const at::Tensor up = wide_.defined() ? rows_of(wide_, begin, h.size(0))

@@ -30,7 +30,7 @@ struct MlpWeights {
   LinearWeights down;
 };
 
-/// What is done with what an MLP gives.
+/// The use of an MLP's output.
 enum class MlpSum : std::uint8_t {
   kAdded,  // x + Down(a(Up(Norm(x)))) is the segment's result: a recomputation leaves it unmade
   kGiven,  // without x; what follows needs its values in a recomputation, too

@@ -30,8 +30,8 @@ class RotaryTable {
   /// device, once.
   std::pair<at::Tensor, at::Tensor> tensors(std::int64_t length, at::Device device,
                                             std::int64_t padding = 0);
-  /// Of tokens at `positions`, int64 [B, T], below T: two tensors [B, T, dim / 2]. Which table it
-  /// is follows from the largest of them, on the device.
+  /// The rows of tokens at `positions`, int64 [B, T], below T: two tensors [B, T, dim / 2]. The
+  /// largest position chooses the table, on the device.
   std::pair<at::Tensor, at::Tensor> tensors_at(const at::Tensor& positions);
 
  private:

@@ -59,7 +59,7 @@ void for_token_tiles(std::int64_t tokens, Call call) {
 
 /// Where an operation writes its weights' gradients tile by tile. In fp32, and where one tile is
 /// all, that is the gradients themselves; 16-bit ones would be rounded with each tile, and have
-/// sums in fp32 in their place, which write() rounds once. Of several blocks each has such sums.
+/// sums in fp32 in their place, which write() rounds once. Each of several blocks has such sums.
 class TiledGradients {
  public:
   explicit TiledGradients(std::int64_t tokens)
@@ -74,13 +74,13 @@ class TiledGradients {
   void for_tiles(Call call) {
     for_token_tiles(tokens_, call, [this] { block_ends(); });
   }
-  /// What comes now is of the next block.
+  /// Tiles from now on are of the next block.
   void block_ends();
 
   [[nodiscard]] JoinedWeights of(const JoinedWeights& weights);
   [[nodiscard]] LinearWeights of(const LinearWeights& linear);
   [[nodiscard]] Norm of(const Norm& norm);
-  /// Of adjacent parameters, in order.
+  /// The same for adjacent parameters, in order.
   [[nodiscard]] std::vector<Weight*> of(std::span<Weight* const> weights);
   /// Once, behind the last tile.
   void write();
@@ -89,7 +89,7 @@ class TiledGradients {
   /// them, 0: sums are not cut.
   [[nodiscard]] static std::int64_t bytes(DType type, std::int64_t tokens, std::int64_t elements,
                                           std::int64_t blocks) {
-    // Of several blocks the sum at hand, and one for each level of the tree.
+    // Several blocks have the sum at hand, and one for each level of the tree.
     const std::int64_t copies = blocks > 1 ? std::bit_width(static_cast<std::uint64_t>(blocks))
                                 : type != DType::kF32 && (tokens > kTileTokens || blocks == 1) ? 1
                                                                                                : 0;

@@ -22,7 +22,7 @@ at::Tensor chosen_mask(const at::Tensor& expert, std::int64_t experts) {
 /// Place of each marked token among those of its column, [S, E].
 at::Tensor places_in(const at::Tensor& mask) { return at::cumsum(mask, 0) - 1; }
 
-/// Of each row the entry under its mark; 0 where there is none.
+/// The entry of each row under its mark; 0 where there is none.
 at::Tensor at_mark(const at::Tensor& values, const at::Tensor& mask) {
   return (values * mask).sum(1);
 }

@@ -21,8 +21,8 @@ enum class GateNoisePolicy : std::uint8_t {
   kRSample,  // top-1: Gumbel noise on the logits decides the choice, not its weight, while training
 };
 
-/// Which tokens are left out where more choose an expert than it has places; for top-k of three and
-/// more.
+/// The tokens that are left out where more choose an expert than it has places; for top-k of three
+/// and more.
 enum class DropPolicy : std::uint8_t { kProbabilities, kPosition };
 
 struct GateOptions {

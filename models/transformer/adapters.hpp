@@ -31,7 +31,7 @@ inline constexpr std::string_view kAdapterB = ".lora_B.weight";  // [out, rank]
 
 class BlockAdapters {
  public:
-  /// Of the matrices that the names say; none where they say none.
+  /// Adapters of the matrices that the names say; none where they say none.
   BlockAdapters(const BlockShape& shape, const BlockNames& names);
 
   [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
@@ -54,7 +54,7 @@ class BlockAdapters {
 
 /// The sizes of a layer's adapters, for the memory plan.
 AdapterSizes adapter_sizes(const BlockShape& shape, const BlockNames& names);
-/// What a micro-batch costs in them, beside the layers that they belong to.
+/// Activations of a micro-batch in them, beside the layers that they belong to.
 ActivationBytes adapter_activations(const AdapterSizes& sizes, const AdapterShape& shape,
                                     const BatchShape& batch);
 

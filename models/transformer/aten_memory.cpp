@@ -12,8 +12,8 @@ namespace {
 constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kNormFloats = 2;  // of a row: mean and scale
 
-/// Of a row that a norm takes, beside the row: where it is too wide for one kernel, one around one
-/// is computed from a copy in fp32.
+/// Bytes that a norm takes for a row, beside the row: where it is too wide for one kernel, it is
+/// computed from a copy in fp32.
 std::int64_t norm_bytes(NormKind norm, std::int64_t width) {
   if (norm == NormKind::kLayer || can_norm(width)) {
     return norm == NormKind::kLayer ? kNormFloats * kFloat : 0;
@@ -149,7 +149,7 @@ ActivationBytes block_memory(const BlockShape& of_model, const BatchShape& batch
   // it.
   const std::int64_t dropped =
       shape.dropout.rates.residual > 0 ? boundary + drawing_bytes(tokens * shape.hidden) : 0;
-  // What attention makes beside it is gone before the MLP begins.
+  // Attention's other tensors are gone before the MLP begins.
   return {
       .output = boundary,
       .kept = tokens * attention.kept + mlp.kept,

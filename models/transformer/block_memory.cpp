@@ -112,8 +112,8 @@ ActivationBytes activations_without_adapters(const BlockShape& shape, const Batc
   const std::int64_t kept = exchanged + contexts + shape.hidden + normed + half.kept;
   ActivationBytes bytes{.output = tokens * shape.hidden * size,
                         .kept = tokens * (kept * size + a.heads * 4)};
-  // Of q, k and v an exchange has what goes, or what it is put together to, beside what came; in
-  // backward, too. What is kept is not all there by then.
+  // An exchange of q, k and v has the tensors that go, or those that it puts together, beside those
+  // that came; in backward, too. The tensors that are kept are not all there by then.
   const std::int64_t later = contexts + shape.hidden + normed + half.kept;
   const std::int64_t going =
       shares ? std::max<std::int64_t>({0, qkv + exchanged - later, 3 * q - later}) : 0;
@@ -129,8 +129,8 @@ ActivationBytes activations_without_adapters(const BlockShape& shape, const Batc
   const auto sums = [&](std::int64_t weights) {
     return TiledGradients::bytes(batch.type, tokens, weights, batch.blocks);
   };
-  // A projection's backward has sums of its own. Of what is kept the last one has neither the MLP's
-  // part nor the middle any more, the first one nothing at all.
+  // A projection's backward has sums of its own. The last one has neither the MLP's part of what is
+  // kept nor the middle any more, the first one nothing at all.
   const std::int64_t last = q - behind;
   const std::int64_t first = qkv - exchanged - contexts - normed - half.kept;
   bytes.backward =

@@ -10,7 +10,7 @@
 
 namespace tandem {
 
-/// What a micro-batch of `batch` costs in a block, by what its layers keep and make.
+/// Activations of a micro-batch of `batch` in a block: the tensors that its layers keep and make.
 ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch);
 
 }  // namespace tandem

@@ -119,7 +119,7 @@ class HeadSegment final : public Segment {
   std::shared_ptr<RouterBalance> balance_;
 };
 
-/// Which of a layer's matrices have adapters.
+/// Chooses those of a layer's matrices that have adapters.
 void choose_adapted(const DecoderSpec& spec, BlockNames& names) {
   for (std::size_t linear = 0; spec.adapts && linear < kAdaptedLinears; ++linear) {
     const auto& matrices = names.matrices(static_cast<AdaptedLinear>(linear));

@@ -34,7 +34,7 @@ struct DecoderSpec {
   std::string output;                   // [V, hidden]; empty: tied to the embedding
   // token whose embedding gets no gradient from the input side
   std::optional<std::int64_t> padding;
-  // What learns; null: no module has adapters (block.adapters), no parameter is frozen.
+  // The parts that learn; null: no module has adapters (block.adapters), no parameter is frozen.
   std::function<bool(const std::string& module)> adapts;
   std::function<bool(const std::string& parameter)> freezes;
 };

@@ -182,7 +182,7 @@ class LossHead final : public FusedOp {
     }
   };
 
-  /// Of the losses of all ranks that share the rows, exact: so its bits do not depend on them.
+  /// The exact sum of the losses of all ranks that share the rows: its bits do not depend on them.
   [[nodiscard]] double sum_of(const std::vector<double>& losses) const {
     ExactSum sum;
     for (const double loss : losses) {

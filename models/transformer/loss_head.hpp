@@ -22,8 +22,8 @@ namespace tandem {
 at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm, JoinedWeights weight,
                      const SharedRows& shared = {});
 
-/// What the loss of a micro-batch whose every position is a label holds and makes, for the memory
-/// plan; `learns`: the output matrix does.
+/// Activations of the loss of a micro-batch whose every position is a label, for the memory plan;
+/// `learns`: the output matrix does.
 ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabulary,
                                       const BatchShape& batch, bool learns = true);
 

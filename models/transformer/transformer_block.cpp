@@ -87,7 +87,7 @@ class TransformerBlock final : public Segment {
     auto [qkv, x1] = norm_linear(x, norm(w, kAttentionNorm), matrix(context, AdaptedLinear::kQkv));
     const SharedRows shared(context);
     const AttentionShape& all = shape_.attention;
-    // What no backward needs goes before the next is made.
+    // A tensor that no backward needs goes before the next is made.
     at::Tensor whole = shared.to_heads(std::exchange(qkv, {}), length, all);
     at::Tensor of_heads = causal_attention(
         std::exchange(whole, {}), shared.length(length), shared.share_of(all),
@@ -153,7 +153,7 @@ class TransformerBlock final : public Segment {
   [[nodiscard]] DropMask mask(const SegmentContext& context, DropPlace place) const {
     return SharedRows(context).of_tokens(shape_.dropout.mask(place, context.batch.number));
   }
-  /// Of attention's probabilities.
+  /// The mask of attention's probabilities.
   [[nodiscard]] DropMask attention_mask(const SegmentContext& context) const {
     return SharedRows(context).of_heads(
         shape_.dropout.mask(DropPlace::kAttention, context.batch.number), shape_.attention);

@@ -90,8 +90,8 @@ struct BlockNames {
 /// The shape of one layer of a model: without experts or adapters where the names have none.
 BlockShape shape_of_layer(BlockShape shape, const BlockNames& names);
 
-/// What is gathered, reduced and updated as one. A segment needs all of its units whatever the
-/// routes, so the order of collectives is the plan's with each of them.
+/// The modules that are gathered, reduced and updated as one. A segment needs all of its units
+/// whatever the routes, so the order of collectives is the plan's with each of them.
 enum class LeafModule : std::uint8_t {
   kBlock,    // a block with all of its experts
   kMixture,  // its router and experts apart from the rest

@@ -4,10 +4,10 @@
 // An image's forward, loss and backward down to the convolutions' weights touch about 300 KB and
 // stay in the caches; what a matrix library spends on starting a matmul of this size is more than
 // the matmul. Weight gradients of the linear layers are sums over the images, made in a second
-// pass. Of a pooled value only one of four inputs gets a gradient, so the convolutions' backward
-// visits a quarter of the places.
-// Invariant: every sum has an order of its own, fixed by the shapes; neither threads nor the number
-// of images in a batch change the bits of an image's values.
+// pass. Only one of the four inputs of a pooled value gets a gradient, so the convolutions'
+// backward visits a quarter of the places. Invariant: every sum has an order of its own, fixed by
+// the shapes; neither threads nor the number of images in a batch change the bits of an image's
+// values.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ struct Packed {
 };
 void pack(const Parameters<const float>& weights, Packed& packed);
 
-/// What the second pass needs of one image.
+/// The values of one image that the second pass needs.
 struct Row {
   alignas(64) float flat[kFlat];  // input of fc1
   alignas(64) float hidden1[128];

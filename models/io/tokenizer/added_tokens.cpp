@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-/// What \w means in Unicode: letters, marks, decimal digits, letter numbers, connectors, joiners.
+/// \w of Unicode: letters, marks, decimal digits, letter numbers, connectors, joiners.
 bool is_word_character(char32_t c) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:

@@ -57,7 +57,7 @@ void BpeMerger::merge(const MergeTable& table, std::vector<std::int32_t>& symbol
 }
 
 void BpeMerger::merge_short(const MergeTable& table, std::vector<std::int32_t>& symbols) {
-  // What joins symbol i with the next one; a merge changes two of them.
+  // The entry that joins symbol i with the next one; a merge changes two of them.
   std::array<const MergeTable::Entry*, kShortWord> joins{};
   std::size_t count = symbols.size();
   for (std::size_t i = 0; i + 1 < count; ++i) {

@@ -45,8 +45,8 @@ class Matcher {
   Matcher(const Matcher&) = delete;
   Matcher& operator=(const Matcher&) = delete;
 
-  /// What is matched from now on belongs to a text of `bytes` bytes, and has the time that such a
-  /// text may take. Before the first call there is no limit.
+  /// Matches from now on belong to a text of `bytes` bytes, and have the time that such a text may
+  /// take. Before the first call there is no limit.
   void start_text(std::size_t bytes);
 
   /// First match at or after `from` in valid UTF-8 `text`; false if there is none. Error if the
@@ -62,7 +62,7 @@ class Matcher {
 
 /// One step of the pre-tokenizer: cut every piece at the pattern's matches.
 struct SplitStep {
-  // What becomes of a match: a piece of its own, nothing, or the end of the piece before it (not of
+  // A match becomes a piece of its own, nothing, or the end of the piece before it (not of
   // another match).
   enum class Keep : unsigned char { kIsolated, kRemoved, kWithPrevious };
   SplitPattern pattern;

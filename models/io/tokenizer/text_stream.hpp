@@ -20,9 +20,9 @@ class TextStream {
   /// Special tokens have no text.
   explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  /// What can be printed now that this token is there.
+  /// The text that can be printed now that this token is there.
   std::string push(std::int32_t id);
-  /// What is left.
+  /// The rest of the text.
   std::string finish();
 
  private:

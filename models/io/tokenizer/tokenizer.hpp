@@ -2,8 +2,8 @@
 // tokenizer.json describes it, byte-level or of characters with bytes to fall back on
 // (sentencepiece's, of Phi-3-mini, Llama 2, Mistral and Gemma).
 //
-// Agrees with the `tokenizers` library id for id (tests compare). What a file asks for beyond that
-// (other models, normalizers, pre-tokenizers) is an error, never an approximation.
+// Agrees with the `tokenizers` library id for id (tests compare). A file that asks for more (other
+// models, normalizers, pre-tokenizers) is an error, never an approximation.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ class Tokenizer {
   [[nodiscard]] std::optional<std::int32_t> bos_id() const noexcept;
   [[nodiscard]] std::optional<std::int64_t> model_max_length() const noexcept;
 
-  /// What add_special_tokens puts before and behind the text.
+  /// The ids that add_special_tokens puts before and behind the text.
   [[nodiscard]] std::span<const std::int32_t> prefix() const noexcept;
   [[nodiscard]] std::span<const std::int32_t> suffix() const noexcept;
 

@@ -20,7 +20,7 @@ namespace tandem {
 
 class WordCache {
  public:
-  /// Of the last word that was asked for, until the next put(); empty: not here.
+  /// The ids of the last word that was asked for, until the next put(); empty: not here.
   [[nodiscard]] std::span<const std::int32_t> find(std::string_view word) noexcept {
     if (word.empty() || word.size() > kMostBytes || lines_.empty()) {
       return {};

@@ -1,8 +1,8 @@
 // models/io/tokenizer/word_pattern.hpp — the patterns that published tokenizers cut words by, as
 // code: ten times as fast as an engine for patterns.
 //
-// Invariant: a match is the pattern's. What depends on a character beyond ASCII is left to the
-// engine, match by match, so that no table of Unicode stands here.
+// Invariant: a match is the pattern's. A match that depends on a character beyond ASCII is left to
+// the engine, match by match, so that no table of Unicode stands here.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class WordPattern {
  private:
   // 's|'t|'re|'ve|'m|'ll|'d: before all else, or the end of a word.
   enum class Contractions : std::uint8_t { kNone, kFirst, kBehindLetters };
-  // What stands before letters: a space, or any character but letters, digits and line ends.
+  // The character before letters: a space, or any character but letters, digits and line ends.
   enum class Lead : std::uint8_t { kSpace, kAny };
 
   Contractions contractions_ = Contractions::kNone;

@@ -41,8 +41,8 @@ thread_local Scratch keys_scratch, queries_scratch, scores_scratch, weights_scra
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
 
-/// What a task works on: the rows of qkv from `row` on, as the positions [AttentionProblem::begin,
-/// length).
+/// The document that a task works on: the rows of qkv from `row` on, as the positions
+/// [AttentionProblem::begin, length).
 struct Document {
   std::int64_t row;
   std::int64_t length;
@@ -298,7 +298,7 @@ class HeadTask {
     const std::int64_t row = document_.row + t - p_.begin;
     return (row * p_.heads + kv_head_ * group_ + g) * p_.head_dim;
   }
-  /// Of all heads' queries: [batch, heads, T].
+  /// The index in all heads' queries: [batch, heads, T].
   [[nodiscard]] std::int64_t log_sum_at(std::int64_t g, std::int64_t t) const {
     const std::int64_t head = document_.sequence * p_.heads + kv_head_ * group_ + g;
     return head * p_.length + document_.offset + t;

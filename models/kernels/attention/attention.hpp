@@ -69,7 +69,7 @@ void attention_forward(const AttentionProblem& problem, void* context, float* lo
 /// Keys whose scores a task has at once, for the memory plan.
 [[nodiscard]] std::int64_t attention_tile_keys() noexcept;
 
-/// Of a problem that begins at 0. dqkv: as qkv.
+/// The gradients of a problem that begins at 0. dqkv: as qkv.
 struct AttentionGradients {
   void* dqkv = nullptr;
   float* dq_norm = nullptr;  // [head_dim], overwritten (with norms only)

@@ -17,7 +17,7 @@ namespace tandem::HWY_NAMESPACE {
 
 constexpr std::int64_t kMaxHeadDim = 512;
 
-/// What happens to a head of q or k between the projection and the scores.
+/// The transform of a head of q or k between the projection and the scores.
 template <class T>
 struct HeadTransform {
   std::int64_t head_dim;

@@ -16,12 +16,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
 
-/// Of a row, in a tile's keys.
+/// The keys of a tile that a row sees.
 struct Seen {
   std::int64_t begin, end;
 };
-/// Of a row's softmax, over the tiles so far: the largest score, and the sum of exp(scale (s -
-/// largest)).
+/// The state of a row's softmax over the tiles so far: the largest score, and the sum of exp(scale
+/// (s - largest)).
 struct RowState {
   float largest = -HUGE_VALF;
   float sum = 0;

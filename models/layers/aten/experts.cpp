@@ -28,7 +28,7 @@ struct Blocks {
   at::Tensor token;     // int64 [count * rows]; padding: the number of tokens
 };
 
-/// Of `chosen` experts for each token, int64 [tokens, chosen].
+/// The blocks of the `chosen` experts for each token, int64 [tokens, chosen].
 Blocks blocks_of(const at::Tensor& chosen, std::int64_t experts) {
   const std::int64_t tokens = chosen.size(0);
   const std::int64_t rows = chosen.numel();

@@ -48,8 +48,8 @@ std::int64_t mask_width(std::int64_t length) noexcept {
   return (length + kMaskAlignment - 1) / kMaskAlignment * kMaskAlignment;
 }
 
-/// What is added to the scores of packed rows, [B, 1, T, T]: 0 where a query sees the key, or minus
-/// infinity. All layers of a micro-batch share it: it stays until other positions come.
+/// The mask that is added to the scores of packed rows, [B, 1, T, T]: 0 where a query sees the key,
+/// or minus infinity. All layers of a micro-batch share it: it stays until other positions come.
 at::Tensor document_mask(const at::Tensor& positions, at::ScalarType type) {
   thread_local struct {
     at::Tensor positions, mask;
@@ -116,7 +116,7 @@ class OnePartGuard {
   }
 };
 
-/// Of packed rows, each document by itself. q: [B, heads, T, D].
+/// Attention of packed rows, each document by itself. q: [B, heads, T, D].
 at::Tensor attention_by_documents(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionShape& shape, const at::Tensor& positions) {
   const std::vector<std::int64_t>& begins = begins_on_host(positions);
@@ -357,7 +357,7 @@ at::Tensor adapted(const at::Tensor& y, const at::Tensor& x, const Adapters& ada
 
 namespace {
 
-/// Of all positions, [B, heads, T, head_dim].
+/// The heads of all positions, [B, heads, T, head_dim].
 SplitHeads heads_of(const at::Tensor& qkv, std::int64_t length, const AttentionShape& shape,
                     const AttentionWeights& weights, const at::Tensor& positions) {
   at::Tensor cosine;

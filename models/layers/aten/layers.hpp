@@ -58,13 +58,14 @@ void take_always(bool always) noexcept;
 /// [B, T], int64: where in its row the document behind a token's begins; T if there is none.
 [[nodiscard]] at::Tensor ends_in_rows(const at::Tensor& positions);
 
-/// Of the mask that packed rows share, in all layers of a micro-batch.
+/// Bytes of the mask that packed rows share, in all layers of a micro-batch.
 [[nodiscard]] std::int64_t document_mask_bytes(const BatchShape& batch) noexcept;
 
-/// What the library's fused attention takes in its backward beside the gradients, for a token: a
-/// partial sum of the queries' gradient in fp32 for each of as many parts as multiprocessors need,
-/// since they are added in one order, and the gradients of keys and values for each query head.
-/// Where the parts would take too much, causal rows go by the library's kernel that has one part.
+/// Bytes that the library's fused attention takes in its backward beside the gradients, for a
+/// token: a partial sum of the queries' gradient in fp32 for each of as many parts as
+/// multiprocessors need, since they are added in one order, and the gradients of keys and values
+/// for each query head. Where the parts would take too much, causal rows go by the library's kernel
+/// that has one part.
 [[nodiscard]] std::int64_t fused_backward_bytes(std::int64_t rows, std::int64_t length,
                                                 const AttentionShape& shape) noexcept;
 

@@ -22,7 +22,7 @@ struct Columns {
   std::int64_t begin, count;
 };
 
-/// Of q, k and v the columns of rank `place` of `ranks`.
+/// The columns of q, k and v of rank `place` of `ranks`.
 std::array<Columns, 3> columns_of(const AttentionShape& shape, std::int64_t ranks,
                                   std::int64_t place) {
   const std::int64_t q = shape.heads / ranks * shape.head_dim;

@@ -24,7 +24,7 @@ class SharedRows {
  public:
   /// Rows are whole.
   SharedRows() = default;
-  /// What the context lives as long as it.
+  /// Rows of a context, which outlives it.
   explicit SharedRows(const SegmentContext& context);
 
   /// Whether several ranks share them.
@@ -34,7 +34,7 @@ class SharedRows {
   /// Tokens of a whole row, `own`: of the part that activations are of.
   [[nodiscard]] std::int64_t length(std::int64_t own) const noexcept { return own * ranks_; }
 
-  /// What of `length` tokens this rank computes.
+  /// The part of `length` tokens that this rank computes.
   [[nodiscard]] RowPart part(std::int64_t length) const noexcept {
     return cut() ? part_ : RowPart{.count = length, .length = length};
   }
@@ -58,7 +58,7 @@ class SharedRows {
   [[nodiscard]] DropMask of_tokens(DropMask mask) const;
   [[nodiscard]] DropMask of_heads(DropMask mask, const AttentionShape& shape) const;
 
-  /// What each rank has, `mine.size()` numbers each, in the group's order.
+  /// The numbers of each rank, `mine.size()` each, in the group's order.
   [[nodiscard]] std::vector<double> of_all(std::span<const double> mine) const;
   [[nodiscard]] std::vector<std::uint64_t> of_all(std::span<const std::uint64_t> mine) const;
   /// `sums` (double) of all ranks, added in the group's order.
