@@ -13,8 +13,8 @@
 
 namespace tandem::bench {
 
-/// What an update reads and writes. kFp32: fp32 gradient, no model weight. The others: bf16
-/// gradient in, bf16 weight out.
+/// The types that an update reads and writes. kFp32: fp32 gradient, no model weight. The others:
+/// bf16 gradient in, bf16 weight out.
 enum class Mix { kFp32, kBf16, kSplit, kBf16Moments, kInt8Moments };
 
 inline constexpr Mix kMixes[] = {Mix::kFp32, Mix::kBf16, Mix::kSplit, Mix::kBf16Moments,

@@ -120,7 +120,7 @@ class Saving {
     return watch.elapsed_s() / plain_steps_;
   }
 
-  /// Of a step, while `bytes` are written.
+  /// The time of a step while `bytes` are written.
   double step_beside_writes_s(std::uint64_t bytes) {
     std::atomic<bool> ended = false;
     const Stopwatch watch;

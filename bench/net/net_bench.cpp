@@ -125,7 +125,7 @@ struct Rank {
   Net net;
 };
 
-/// What ucx_perftest says of a test at its end; 0: it is not there.
+/// The figure that ucx_perftest prints at the end of a test; 0: it is not there.
 double perftest(const char* test, std::size_t bytes, std::uint32_t times, int column) {
   const std::string command = fmt::format(
       "export UCX_TLS=tcp UCX_NET_DEVICES=lo; timeout 22 ucx_perftest -p 13777 >/dev/null 2>&1 & "

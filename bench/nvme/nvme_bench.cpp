@@ -28,7 +28,7 @@ struct Case {
   double best = 0;  // bytes a second
 };
 
-// Of fp32 state beside 16-bit weights.
+// Sizes of fp32 state beside 16-bit weights.
 constexpr std::size_t kArray = FileUpdates::kElementsAlignment * sizeof(float);
 constexpr StateSizes kSlice{.master = kArray, .state = {kArray, kArray}};
 

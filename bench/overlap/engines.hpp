@@ -25,14 +25,14 @@ std::unique_ptr<Engine> timed_engine(const StepShape& shape,
                                      const std::shared_ptr<const LayerTimes>& times,
                                      TimedEngineOptions options);
 
-/// What updates the layers on the pool.
+/// The kernel that updates the layers on the pool.
 UpdateKernel layers_kernel(const StepShape& shape);
 
 /// Its speed, as measured now.
 HostUpdateSpeeds pool_speeds(const StepShape& shape);
 
-/// What the solver is asked under `--placement auto`: layers as `times` say, device memory for the
-/// state of `room` layers and for what others stream through.
+/// The problem that the solver gets under `--placement auto`: layers as `times` say, device memory
+/// for the state of `room` layers and for what others stream through.
 PlacementProblem timed_problem(const StepShape& shape,
                                const std::shared_ptr<const LayerTimes>& times,
                                const SimSpec& device, const HostUpdateSpeeds& pool, double room);
@@ -48,7 +48,7 @@ struct StepsOf {
 /// row, then the rest of the last one's updates, not counted either.
 StepsOf run_steps(Engine& engine, int count);
 
-/// What a device that is not simulated takes with no optimizer beside it.
+/// The times of a device that is not simulated, with no optimizer beside it.
 struct DevicePace {
   double matmul_s = 0;  // one of the layers'
   double link_s = 0;    // all weights to the device, once

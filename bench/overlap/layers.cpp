@@ -35,7 +35,7 @@ class Matmuls {
   at::Tensor a_, b_, product_;
 };
 
-/// What the layers of a model have in common.
+/// The state that the layers of a model share.
 struct Shared {
   std::shared_ptr<const LayerTimes> times;
   Matmuls matmuls;

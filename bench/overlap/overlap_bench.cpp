@@ -54,7 +54,7 @@ constexpr double kRatioOfMisses = 0.75;
 constexpr int kTurns = 7;
 constexpr int kStepsBetweenTurns = 20;
 
-/// What is kept from one benchmark to the next; one engine lives at a time.
+/// The state that is kept from one benchmark to the next; one engine lives at a time.
 struct Bench {
   DeviceKind device = DeviceKind::kSim;
   StepShape shape;
@@ -96,7 +96,7 @@ Step step_of(const Bench& bench, double adam_s, double ratio) {
           bench.shape.link_s()};
 }
 
-/// Of the pool while nothing else goes on; the first passes find their memory cold.
+/// The pool's time while nothing else goes on; the first passes find their memory cold.
 double warm_adam_s(Bench& bench) {
   Policies& parts = bench.parts();
   return std::min({parts.adam_s(), parts.adam_s(), parts.adam_s()});

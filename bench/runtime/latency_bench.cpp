@@ -163,7 +163,7 @@ void completion_blocking(benchmark::State& state) { completion(state, Spin::kNev
 void completion_adaptive(benchmark::State& state) { completion(state, Spin::kAuto); }
 void completion_spinning(benchmark::State& state) { completion(state, Spin::kAlways); }
 
-// What the kernel takes without a runtime.
+// The kernel's time without a runtime.
 void eventfd_epoll(benchmark::State& state) {
   const int event = eventfd(0, EFD_NONBLOCK);
   const int poll = epoll_create1(0);

@@ -20,8 +20,8 @@ inline constexpr std::int64_t kRound = 100'000;   // operations per iteration of
 inline constexpr std::int64_t kFarRound = 5'000;  // the same across threads
 
 inline constexpr std::int64_t kSends = 500'000;  // of each sender of RB2
-// Of our mailbox in RB2; the mailboxes of the peers are unbounded. Enough that a sender's
-// time slice fits in.
+// Credits of our mailbox in RB2; the mailboxes of the peers are unbounded. A sender's time slice
+// fits in.
 inline constexpr std::uint32_t kMailboxCredits = 16'384;
 
 inline constexpr const char* kPingPong = "RB1a ping-pong, same loop";

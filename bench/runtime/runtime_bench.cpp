@@ -1,4 +1,5 @@
-// What a message, a call, a switch, a spawn, an ask and a wake from another thread cost: RB1-RB4.
+// The costs of a message, a call, a switch, a spawn, an ask and a wake from another thread:
+// RB1-RB4.
 #include <algorithm>
 #include <atomic>
 #include <csignal>

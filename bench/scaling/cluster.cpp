@@ -116,7 +116,7 @@ std::unique_ptr<CollectiveBackend> Cluster::attach(std::uint32_t rank, Device& d
   return std::make_unique<Backend>(*this, rank, device);
 }
 
-/// Of a ring: of the beginning and of all hops.
+/// The latency of a ring: of the beginning and of all hops.
 double Cluster::latency_s(const Protocol& protocol) const noexcept {
   const std::uint32_t hosts = options_.world / kHostRanks;
   return protocol.start_s + (options_.world - hosts) * protocol.host_hop_s +

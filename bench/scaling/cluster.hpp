@@ -67,7 +67,7 @@ class Cluster {
     std::uint32_t ring;
     std::uint32_t hops;  // made so far
   };
-  /// Of pieces: those of one port that are still to be sent.
+  /// The pieces of one port that are still to be sent.
   struct Sending {
     std::uint32_t next_peer = 1;  // distance
     double left_bytes = 0;        // of that peer's piece

@@ -1,12 +1,11 @@
 // bench/scaling/scaled_rank.hpp — a rank that trains in virtual time: the actors, layouts and plan
 // that train, on simulated links, device and host memory.
 //
-// Of the engine are RankLayout (sharding, slots, sizes), StepPlan and Gatherer, of actors/ the
-// shards, buckets, slot pools, Collectives and CpuOptimizer. The step awaits them in the order of
-// engine/step/train_step.cpp at --overlap full, without tensors: a visit is a kernel that takes as
-// long as its FLOPs, an update as long as its bytes. Buffers are addresses without memory: a read
-// or write of one would end the program.
-// Thread rule: the world's thread.
+// RankLayout (sharding, slots, sizes), StepPlan and Gatherer are the engine's; shards, buckets,
+// slot pools, Collectives and CpuOptimizer are those of actors/. The step awaits them in the order
+// of engine/step/train_step.cpp at --overlap full, without tensors: a visit is a kernel that takes
+// as long as its FLOPs, an update as long as its bytes. Buffers are addresses without memory: a
+// read or write of one would end the program. Thread rule: the world's thread.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +28,7 @@
 
 namespace tandem::bench {
 
-/// What a rank has to do, and on what.
+/// The work of a rank, and the machine for it.
 struct RankWork {
   const Model* model = nullptr;
   int stage = 3;
@@ -68,7 +67,7 @@ class TimedUpdates final : public UpdateRunner {
   TimePoint free_at_;
 };
 
-/// Of a step, in seconds.
+/// The times of a step, in seconds.
 struct StepTimes {
   double step = 0;
   double waits_for_gathers = 0;

@@ -5,8 +5,7 @@
 //
 // One rank with the actors, layouts and plan that train stands for all (cluster.hpp). --full
 // simulates every rank beside it, and exits with 1 where the two differ by more than --within
-// per cent. The same seed gives the same figures. What is modelled, and what is not:
-// docs/scaling.md
+// per cent. The same seed gives the same figures. docs/scaling.md says what is modelled.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -117,7 +116,7 @@ StepTimes simulate(const Machine& machine, const RankWork& work, std::uint32_t r
   return slowest;
 }
 
-/// What the visits of a step need if nothing else takes time.
+/// The time of a step's visits if nothing else takes time.
 double compute_alone_s(const Machine& machine, const RankWork& work) {
   double flops = 0;
   for (std::size_t s = 0; s < work.model->segments.size(); ++s) {

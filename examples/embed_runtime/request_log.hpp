@@ -30,7 +30,7 @@ struct Stats {
 /// Per route.
 using Rows = std::map<std::string, Stats, std::less<>>;
 
-/// What some whole lines say.
+/// The content of some whole lines.
 struct Parsed {
   Rows rows;
   std::uint64_t lines = 0;

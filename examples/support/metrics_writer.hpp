@@ -6,7 +6,7 @@
 // tried again at the next step. The first one is said in a line on stderr; artefacts_line() names
 // them all. Before the first step it is an error. Invariant: every file holds whole lines or
 // records at any moment, however the run ends; summary.json and resolved_config.json appear
-// complete or not at all. What an earlier run left in the folder stays until the first step.
+// complete or not at all. Files of an earlier run in the folder stay until the first step.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,7 @@ int fail(std::string_view message, ExitCode code) {
   return static_cast<int>(code);
 }
 
-/// Of another library's exception: LibTorch's text goes on with a backtrace.
+/// The first line of another library's exception: LibTorch's text goes on with a backtrace.
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 
 int fail(const std::filesystem::filesystem_error& error) {

@@ -55,7 +55,7 @@ void on_end_signals(void (*handler)(int number)) {
   }
 }
 
-// What follows is only what a handler may call.
+// The functions that follow are those that a signal handler may call.
 
 void say_at_once(std::string_view line) { (void)!::write(STDERR_FILENO, line.data(), line.size()); }
 

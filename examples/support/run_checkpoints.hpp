@@ -38,7 +38,7 @@ namespace tandem {
 /// Seconds of "90s", "45m", "3h50m". Throws user_error.
 double parse_duration_s(const std::string& flag, const std::string& text);
 
-/// What stands between the commas.
+/// The texts between the commas.
 std::vector<std::string> split(const std::string& list);
 
 /// The folder that --resume names: of one checkpoint, or of several, on whichever host. Empty:
@@ -55,7 +55,7 @@ bool is_foreign_everywhere(const std::string& folder, Communicator& ranks);
 /// collective.
 void keep_global_batch(RunFlags& flags, Communicator& ranks);
 
-/// What a run goes on from.
+/// The state from which a run goes on.
 struct ResumedRun {
   std::vector<std::string> lines;  // to print
   std::string client_state = "{}";

@@ -4,7 +4,7 @@
 //   every N steps and at the end; before the first step where that is asked for
 //   metrics.jsonl: {"step", "eval_loss", "eval_tokens", "eval_s", "perplexity"}
 //
-// Every rank has the same figures, so all decide alike. What was the best is part of a checkpoint
+// Every rank has the same figures, so all decide alike. The best figure is part of a checkpoint
 // (state()), so a resumed run stops where the uninterrupted one does.
 #pragma once
 

@@ -17,7 +17,8 @@ namespace tandem {
 
 namespace {
 
-// Of a save beside training: enough for the largest unit of a model of some billion parameters.
+// Memory of a save beside training: enough for the largest unit of a model of some billion
+// parameters.
 constexpr std::size_t kStagingBytes = std::size_t{256} << 20;
 
 /// Flags that users of Transformers or of DeepSpeed's example type, and what stands in their place.

@@ -50,7 +50,7 @@ struct RunFlags : EngineFlags {
   std::string resume_ignore;  // parts of the run, by commas
   std::string stop_after;     // a time; empty: never
 
-  // What to report.
+  // The reports.
   std::string progress = "auto";
   bool tensorboard = true;
   bool trace = false;

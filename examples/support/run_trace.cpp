@@ -51,7 +51,7 @@ std::vector<std::int64_t> of_all_ranks(Engine& engine, std::int64_t value) {
   return values;
 }
 
-/// What the file of all ranks shows.
+/// The window and the parts that the file of all ranks shows.
 struct Shown {
   trace::Window window;
   bool cut = false;

@@ -26,12 +26,12 @@ std::string fresh_output_dir(std::string_view name);
 /// Where SIGQUIT leaves what a rank waits for: output_dir/waits-rank0.txt.
 std::string waits_file(const RunFlags& flags, int rank);
 
-/// What the engine knows of a step. `tflops` as the example counts them. Peak memory is asked for
+/// The engine's figures of a step. `tflops` as the example counts them. Peak memory is asked for
 /// anew every hundredth step where steps are short: the question takes as long as a layer of a
 /// small model.
 StepMetrics metrics_of(const StepResult& result, double epoch, double tflops);
 
-/// What a trainer's reports are, but for when its lines come and how long the run is.
+/// The options of a trainer's reports, except for when its lines come and how long the run is.
 MetricsOptions metrics_options(const RunFlags& flags, const Engine& engine,
                                std::int64_t total_steps);
 
@@ -41,7 +41,7 @@ void report_by(MetricsWriter& metrics, Engine& engine);
 /// At the end of training: comms_logger's table, and the files of both blocks. A collective.
 void finish_reports(MetricsWriter& metrics, Engine& engine);
 
-/// What the flags say of the memory that a run may use.
+/// The flags' limits for the memory of a run.
 RunLimits run_limits(const RunFlags& flags);
 /// A line where the output folder is not one for all hosts; else empty.
 [[nodiscard]] std::string disks_line(const Disks& disks);
@@ -51,8 +51,8 @@ void write_plan(const RunPlan& plan, const std::string& output_dir);
 /// "memory   planned for a rank: 812.0 MiB host, ...".
 std::string memory_line(const MemoryPlan& plan);
 
-/// What was planned for a rank beside what it holds, by kind. Beside a GPU pinned memory is the
-/// process's as all other is, and one figure with it; of a GPU's context neither figure knows.
+/// The planned and the actual bytes of a rank, by kind. Beside a GPU pinned memory is the process's
+/// as all other is, and one figure with it; neither figure knows of a GPU's context.
 /// `device_bytes`: the engine's.
 [[nodiscard]] std::map<std::string, MemoryFigure> memory_figures(const MemoryPlan& plan,
                                                                  DeviceKind device,

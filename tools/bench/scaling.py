@@ -11,8 +11,8 @@ Three costs of its steps (medians, warm-up left out), each beside what should ma
   memory      the most that a rank had resident, beside what the memory plan predicts
   exposed     time for which compute stood still for gathers, reductions and updates, beside the bytes that these move: an
               update's 28 of an element of the slice, and for each micro-step two gathers' and a reduction's 4 of every element
-A slope is that of the straight line through the points' logarithms: 1 where the cost doubles with the size. What is hidden has
-no slope: of exposed times below a hundredth of the step nothing can be said.
+A slope is that of the straight line through the points' logarithms: 1 where the cost doubles with the size. A hidden cost has
+no slope: nothing can be said of exposed times below a hundredth of the step.
 """
 
 import argparse

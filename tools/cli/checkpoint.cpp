@@ -1,5 +1,5 @@
 // `tandem checkpoint show DIR`: what a checkpoint holds and how it was saved. `tandem checkpoint
-// verify DIR`: whether every byte of it is the one that was saved. Of slices: whose are not here.
+// verify DIR`: whether every byte of it is the one that was saved, and whose slices are not here.
 // `tandem checkpoint gather SRC... --output DIR`: one checkpoint of several hosts' slices.
 #include <chrono>
 #include <cstdint>

@@ -27,8 +27,8 @@
 namespace tandem {
 namespace {
 
-// What no --sim_spec says: bf16 matmuls as an H200 makes them at these shapes, PCIe 5 links, its
-// memory.
+// The accelerator where no --sim_spec says otherwise: bf16 matmuls as an H200 makes them at these
+// shapes, PCIe 5 links, its memory.
 constexpr SimSpec kUsualAccelerator = {.compute_flops_per_s = 500e12,
                                        .to_device_bytes_per_s = 50e9,
                                        .to_host_bytes_per_s = 50e9,

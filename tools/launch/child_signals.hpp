@@ -1,5 +1,5 @@
 // tools/launch/child_signals.hpp — a launcher's signals through a descriptor, in the order of its
-// loop's other events, and the processes that it is the reaper of. Of the main thread.
+// loop's other events, and the processes that it is the reaper of. Thread rule: the main thread.
 #pragma once
 
 #include <chrono>

@@ -216,7 +216,7 @@ void HostsLauncher::relay() {
   }
 }
 
-// The ranks' lines have their prefix. What else comes is of the host's launcher, of ssh, or of the
+// The ranks' lines have their prefix. Other lines are of the host's launcher, of ssh, or of the
 // shell that ssh starts: a banner, for one.
 void HostsLauncher::take_line(std::size_t number, int output, std::string_view line) {
   Host& host = hosts_[number];

@@ -3,9 +3,9 @@
 //
 // No rank starts before every host is there, has the program, and rank 0's has a port to meet at.
 // The first rank or host that fails is named and the others are ended; a host whose connection ends
-// has failed. A rank that ended because a peer did is a witness, as on one host. What a rank learns
-// goes through ssh's standard input, the run's secret among it; on no command line. Blocks, on the
-// process's main thread.
+// has failed. A rank that ended because a peer did is a witness, as on one host. The variables of a
+// rank, the run's secret among them, go through ssh's standard input and on no command line.
+// Blocks, on the process's main thread.
 #pragma once
 
 #include <chrono>

@@ -82,7 +82,7 @@ class Launcher {
   void relay_rest();
   [[nodiscard]] bool any_runs() const;
   [[nodiscard]] LaunchEnd report();
-  /// Of the whole run, as people know a rank.
+  /// The rank's number in the whole run, as people know it.
   [[nodiscard]] int number_of(std::size_t local) const {
     return options_.places.first + static_cast<int>(local);
   }
@@ -228,7 +228,7 @@ void Launcher::take_signals() {
   }
 }
 
-// Of a node: the launch's signals come over the link, and its end is one.
+// A node takes the launch's signals over the link; the link's end is one.
 void Launcher::take_orders() {
   NodeLink* const link = options_.link;
   if (link == nullptr) {

@@ -1,8 +1,8 @@
 // tools/launch/line_relay.hpp — a pipe's bytes, passed on as whole lines.
 //
-// Each line is one call of the sink, so that lines of several ranks never mix. What comes without a
-// newline at the end gets one. A turn is one read, so that a writer without end holds up no other.
-// Of one thread.
+// Each line is one call of the sink, so that lines of several ranks never mix. A last line without
+// a newline gets one. A turn is one read, so that a writer without end holds up no other. Thread
+// rule: one thread.
 #pragma once
 
 #include <functional>
@@ -54,7 +54,8 @@ class OutputRelay {
   OutputRelay(int output, int errors, const Sink& sink, std::size_t longest = kLongestLine);
   /// A turn.
   void relay();
-  /// What its processes wrote before they ended, however few turns that had: as much as pipes hold.
+  /// Relays what its processes wrote before they ended, however few turns that had: as much as
+  /// pipes hold.
   void relay_rest();
   /// Adds those that are not at their end.
   void watch(std::vector<pollfd>& looked_at) const;

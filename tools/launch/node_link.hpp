@@ -7,8 +7,8 @@
 // start and which no rank is told: "ready ADDRESS PORT", "failed RANK CODE BLAMED" (a rank, -1:
 // none), "stopped RANK", "runs RANK", "ended CODE TEXT", and "refused CODE TEXT" of a node that
 // starts nothing, without KEY where it read none. A node that reads the end of its input, nothing
-// for kSilence beats, or what is none of these, is alone: its ranks end. Of one thread; one
-// NodeLink per process.
+// for kSilence beats, or what is none of these, is alone: its ranks end.
+// Thread rule: one thread; one NodeLink per process.
 #pragma once
 
 #include <chrono>
@@ -41,7 +41,7 @@ struct NodeOrder {
 inline constexpr std::size_t kMostOrderBytes = std::size_t{1} << 20;  // what a pipe may hold
 /// With the line before it.
 [[nodiscard]] std::string encode(const NodeOrder& order, std::string_view key);
-/// Of what is behind that line. Throws a user error for what no launch gives.
+/// The order behind that line. Throws a user error for what no launch gives.
 [[nodiscard]] NodeOrder decode(std::string_view text);
 
 /// A host's news of its ranks: a line behind kMark and KEY.

@@ -1,5 +1,5 @@
-// The order of a node as bytes, each field a line, and a host's news. What a stranger sends in
-// their place, or an ssh that goes elsewhere, is refused.
+// The order of a node as bytes, each field a line, and a host's news. Bytes in their place of a
+// stranger, or of an ssh that goes elsewhere, are refused.
 #include <algorithm>
 #include <charconv>
 #include <concepts>

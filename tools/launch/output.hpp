@@ -4,8 +4,8 @@
 // Lines that the reader has not taken are held. Above kHoldsBack bytes takes_more() is false, so
 // that ranks wait for a reader that is slow and no line is lost; a reader that takes nothing for
 // kPatience is waited for no longer, and what goes beyond kMostHeld bytes is dropped by whole lines
-// and counted. Output and errors that are one file are one queue, which keeps their order. Of one
-// thread; one Output per process.
+// and counted. Output and errors that are one file are one queue, which keeps their order.
+// Thread rule: one thread; one Output per process.
 #pragma once
 
 #include <chrono>
@@ -92,7 +92,7 @@ class RankLog {
   RankLog(RankLog&&) = default;
   RankLog& operator=(RankLog&&) = default;
 
-  /// What cannot be written is counted, and said once at once and once at the end.
+  /// Lines that cannot be written are counted, and said once at once and once at the end.
   void write(std::string_view line);
 
  private:

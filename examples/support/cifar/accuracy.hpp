@@ -23,7 +23,7 @@ struct ClassCounts {
   [[nodiscard]] std::int64_t all() const;
 };
 
-/// Which part of the images a process looks at.
+/// The part of the images at which a process looks.
 struct RankShare {
   int rank = 0;
   int world_size = 1;

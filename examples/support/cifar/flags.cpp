@@ -73,7 +73,7 @@ void check(const CifarFlags& f) {
   }
 }
 
-/// What the example builds in code, key for key.
+/// The config that the example builds in code, key for key.
 std::string example_config(const CifarFlags& f) {
   return fmt::format(R"({{
   "train_batch_size": 16,

@@ -43,7 +43,7 @@ struct CifarFlags : RunFlags {
 /// user_error.
 std::optional<CifarFlags> parse_cifar_flags(int argc, const char* const* argv);
 
-/// What --moe and its flags ask for.
+/// The mixture for which --moe and its flags ask.
 CifarMoe cifar_moe_of(const CifarFlags& flags);
 
 /// The example's config for --dtype and --stage, or the file of --deepspeed_config, with the typed

@@ -25,7 +25,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-/// Of an installed program beside it, else the source tree's.
+/// The demo's folder: beside an installed program, else the source tree's.
 std::string demo_folder() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);

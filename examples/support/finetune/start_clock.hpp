@@ -12,7 +12,7 @@ namespace tandem {
 /// itself anew) the system counts in hundredths of a second.
 class StartClock {
  public:
-  /// What has passed since the last mark was `part`.
+  /// Counts the time since the last mark as `part`.
   void mark(std::string_view part);
   /// "start    1.92 s: program 0.31, model 0.27".
   [[nodiscard]] std::string text() const;

@@ -12,7 +12,8 @@ struct ResidentSet {
   std::int64_t shared = 0;  // of this rank's own arena, which its peers read
 };
 
-/// Of now; memory shared between ranks only grows until the run ends. Takes a millisecond.
+/// The resident set of now; memory shared between ranks only grows until the run ends. Takes a
+/// millisecond.
 [[nodiscard]] ResidentSet resident_set();
 
 }  // namespace tandem

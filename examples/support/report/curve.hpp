@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-/// Of up to kMostPoints values each is a point. Of more, neighbours share a bucket, of which the
+/// Each of up to kMostPoints values is a point. With more, neighbours share a group, of which the
 /// smallest and the largest stay: a spike of one step is seen in a run of a million.
 class Curve {
  public:

@@ -5,7 +5,7 @@
 
 namespace tandem {
 
-/// What the page's data stands for, once in kReportPage.
+/// The mark in kReportPage, once, in whose place the page's data comes.
 inline constexpr std::string_view kReportDataMark = "@DATA@";
 extern const std::string_view kReportPage;
 

@@ -67,7 +67,7 @@ std::optional<double> figure(const dom::object& object, std::string_view key) {
   return value.is_string() ? std::optional(std::numeric_limits<double>::quiet_NaN()) : std::nullopt;
 }
 
-/// Of open_ordinary_file().
+/// The reason for which open_ordinary_file() failed.
 std::string why_not_ordinary(int error) {
   return error == ELOOP    ? "it is a link"
          : error == EINVAL ? "it is no ordinary file"
@@ -92,7 +92,7 @@ struct Metrics {
 
 constexpr std::int64_t kMostExact = std::int64_t{1} << 53;  // a page's integers are exact below
 
-/// Of a run's file, which may be a stranger's.
+/// The lines of a run's file, which may be a stranger's.
 BoundedLines lines_of(const fs::path& path) {
   OwnedDescriptor file = open_ordinary_file(path.string());
   if (file.get() < 0) {
@@ -181,7 +181,7 @@ void write_metrics(JsonWriter& json, Metrics& metrics) {
   json.end_object().field("per_bucket", per_bucket);
 }
 
-/// What is absent or damaged costs its part of the page alone.
+/// A file that is absent or damaged costs its part of the page alone.
 std::string readable(const fs::path& path, std::vector<std::string>& absent) {
   const FileHandle file(open_ordinary_file(path.string()).release());
   const std::string name = path.filename().string();
