@@ -55,7 +55,7 @@ double tflops_of(const StepResult& result, const HfConfig& shape, const Engine& 
   return example_tflops(flops, result.sequences, result.sequence_length, result.step_time_s);
 }
 
-/// Of model/: --save_dtype, else what the run computes in.
+/// The type of model/: --save_dtype, else the one in which the run computes.
 TensorType saved_type(const FinetuneFlags& flags, const Config& config) {
   return type_by_name(flags.save_dtype).value_or(*type_by_name(name_of(config.precision())));
 }
@@ -197,7 +197,7 @@ int finetune(FinetuneFlags flags) {
   }
   checkpoints.finish();
 
-  // What remains of it: model/, summary, trace.
+  // The run leaves model/, summary and trace.
   engine.drain();
   finish_reports(metrics, engine);
   end_trace();

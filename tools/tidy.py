@@ -6,6 +6,8 @@
 - the field's words: those of WORDS are not used, and each names the one to use
 - a header says `#pragma once`, a file begins with a comment that says what it is for (headers)
 - a folder has at most 25 sources directly in it; runtime/'s public headers, which embedders include, may be more
+- a comment's sentence begins with its subject: of a layer's sentences at most one in a hundred (tests: seven) begins with
+  What, Of, Who, Whom or Whose
 - no file over 500 lines, no line over 100 columns (tests: 160), no tabs, no unfinished-work markers
 """
 
@@ -90,6 +92,40 @@ def breaches(path):
                 yield number, f"{layer}/ knows nothing of LibTorch"
 
 
+HEADLESS = re.compile(r"(What|Of|Who|Whom|Whose) [a-z`]")
+HEADLESS_PERCENT = {"tests": 7}  # others: 1
+
+
+def sentences(path):
+    """(line, text) of each sentence in the comments of whole lines; a list's item begins one, too."""
+    run, first = "", 0
+    for number, line in enumerate([*path.read_text(encoding="utf-8").split("\n"), ""], 1):
+        comment = re.match(r"\s*//[/!]? ?(.*)", line)
+        if comment and not re.match(r"(NOLINT|clang-format)", comment[1]):
+            first = first if run else number
+            run += comment[1] + " "
+        elif run:
+            for sentence in re.split(r"(?<=[.!?:]) +", run.strip()):
+                yield first, sentence
+            run = ""
+
+
+def headless_layers():
+    """A layer in which too many sentences have no subject at their beginning, with the places of some."""
+    count, headless = Counter(), {}
+    for path in rooms.sources():
+        layer = path.relative_to(ROOT).parts[0]
+        for number, sentence in sentences(path):
+            count[layer] += 1
+            if HEADLESS.match(sentence):
+                headless.setdefault(layer, []).append(f"{path.relative_to(ROOT)}:{number}: {sentence[:60]}")
+    for layer, places in sorted(headless.items()):
+        most = HEADLESS_PERCENT.get(layer, 1)
+        if len(places) * 100 > most * count[layer]:
+            yield (f"{layer}/: {len(places)} of {count[layer]} sentences begin with What, Of or Who, at most {most} %: begin with the "
+                   "subject:\n  " + "\n  ".join(places[:10]))
+
+
 def types_of(path):
     """The types that a header defines in a namespace: (namespace, name)."""
     namespace = ""
@@ -125,7 +161,7 @@ def main():
     found = [(path.relative_to(ROOT), number, what) for path in rooms.sources() for number, what in breaches(path)]
     for path, number, what in found:
         print(f"{path}:{number}: {what}")
-    faults = [*crowded_folders(), *types_of_one_name(), *rooms.table_faults(), *rooms.page_faults(update=False)]
+    faults = [*crowded_folders(), *headless_layers(), *types_of_one_name(), *rooms.table_faults(), *rooms.page_faults(update=False)]
     print("\n".join(faults), end="\n" if faults else "")
     return 1 if found or faults else 0
 

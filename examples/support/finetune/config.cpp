@@ -16,7 +16,7 @@ namespace tandem {
 
 namespace {
 
-/// What runs without --deepspeed_config: ZeRO-3 with the optimizer on the CPU; bf16 on a GPU, fp32
+/// The config without --deepspeed_config: ZeRO-3 with the optimizer on the CPU; bf16 on a GPU, fp32
 /// elsewhere.
 std::string builtin_config(const FinetuneFlags& flags, DeviceKind device) {
   const std::int64_t stage = flags.stage.value_or(3);
@@ -75,7 +75,7 @@ void apply_optimizer_flags(const FinetuneFlags& flags, Config& config) {
   }
 }
 
-/// What "auto" means, as in Transformers' Trainer. `known` is the config without the schedule's
+/// The values of "auto", as in Transformers' Trainer. `known` is the config without the schedule's
 /// length; null while that is not known.
 std::vector<KeyFill> auto_fills(const FinetuneFlags& flags, const AutoSources& sources,
                                 const Config* known) {
@@ -211,7 +211,7 @@ std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,
 
 namespace {
 
-/// What a step takes that is more than the data set has; empty where it is not.
+/// Tells of a step that takes more records than the data set has; empty where it does not.
 std::string too_large_batch(const BatchConfig& batch, std::int64_t records, bool packed) {
   if (batch.train_batch_size <= records) {
     return "";
@@ -232,7 +232,7 @@ std::string ranks_text(const Config& config) {
                            config.sequence_parallel_size);
 }
 
-/// What learns; empty: all.
+/// Tells what learns; empty: all.
 std::string trained_line(const Pretrained& pretrained, const Engine& engine) {
   std::int64_t learnt = 0;
   for (const UnitSpec& unit : engine.model().units) {

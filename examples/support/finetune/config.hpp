@@ -14,7 +14,7 @@
 
 namespace tandem {
 
-/// What "auto" in a config file takes from the model and the data; 0: not known.
+/// The sizes of the model and the data that "auto" in a config file takes; 0: not known.
 struct AutoSources {
   std::int64_t hidden_size = 0;
   std::int64_t records = 0;

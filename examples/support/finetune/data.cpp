@@ -41,7 +41,7 @@ FinetuneData open_data(const FinetuneFlags& flags, const std::filesystem::path& 
     check_masks(opened.masks, name, opened.loss_on, opened.has_prompts);
     return opened;
   };
-  // What is held out is packed only where records may be longer than a row.
+  // Held-out records are packed only where they may be longer than a row.
   const auto dataset_of = [&](const std::shared_ptr<const TokenRecords>& tokens, bool packs) {
     return std::make_shared<TokenDataset>(tokens, padding_id(tokenizer),
                                           packs ? packing : PackingOptions());

@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-/// `save` writes the model into a folder. What is referred to outlives the result.
+/// `save` writes the model into a folder. The arguments outlive the result.
 EvaluationOptions evaluation_options(const FinetuneFlags& flags, const Config& config,
                                      const RunLength& length,
                                      std::shared_ptr<const Dataset> dataset,

@@ -267,7 +267,7 @@ void check_evaluation_flags(const FinetuneFlags& f) {
   }
 }
 
-/// What --recipe sets of what was not typed.
+/// Sets the flags of --recipe that were not typed.
 void apply_recipe(FinetuneFlags& f) {
   if (f.recipe != "deepspeed_example") {
     return;

@@ -27,7 +27,7 @@ struct EvaluationFlags {
 };
 
 struct FinetuneFlags : RunFlags {
-  // What to train on what. An empty model_name is the demo.
+  // The model and the data. An empty model_name is the demo.
   std::string model_name;
   std::string dataset_name = "tatsu-lab/alpaca";
   double dataset_percentage = 100;
@@ -47,7 +47,7 @@ struct FinetuneFlags : RunFlags {
   bool deterministic = false;
   std::string attn_implementation = "sdpa";
   std::string leaf_module;
-  // What learns; the lists are separated by commas.
+  // The parts that learn; the lists are separated by commas.
   std::string freeze;
   std::int64_t lora_r = 0;
   double lora_alpha = 8;
@@ -73,7 +73,7 @@ struct FinetuneFlags : RunFlags {
 void add_memory_flags(CLI::App& app, FinetuneFlags& flags);
 /// Throws user_error for a value that makes no sense.
 void check_memory_flags(const FinetuneFlags& flags);
-/// What the flags let learn, but for --lora_from.
+/// The parts that the flags let learn, except for --lora_from.
 TrainedParts trained_parts(const FinetuneFlags& flags);
 
 /// Parses and checks the command line; nothing when the program is done (--help, --version). Throws
