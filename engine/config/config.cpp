@@ -369,9 +369,6 @@ class Parser {
             config_.keys.end()) {
       config_.optimizer.adam_lr = 3e-4;  // as DeepSpeed's
     }
-    if (config_.schedule.warmup_num_steps == 0) {
-      config_.schedule.warmup_num_steps = 2;  // as DeepSpeed
-    }
     check_contradictions(config_, rows_);
     static_cast<void>(LrSchedule(config_.schedule, config_.optimizer.rate()));
     mark_without_effect(config_, rows_);

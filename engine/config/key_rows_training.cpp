@@ -82,7 +82,7 @@ void append_warmup(Rows& rows, ScheduleConfig& s) {
     rows.push_back(key(p + "warmup_min_lr", &s.warmup_min_lr).at_least(0));
     rows.push_back(key(p + "warmup_max_lr", &s.warmup_max_lr).at_least(0));
   }
-  rows.push_back(key(p + "warmup_num_steps", &s.warmup_num_steps).range(0, kCountMax));
+  rows.push_back(key(p + "warmup_num_steps", &s.warmup_num_steps).range(1, kCountMax));
   rows.push_back(key(p + "warmup_type", &s.warmup_type));
   if (s.type != ScheduleType::kWarmup) {
     rows.push_back(key(p + "total_num_steps", &s.total_num_steps).range(1, kCountMax).needed());
@@ -96,7 +96,7 @@ void append_one_cycle(Rows& rows, ScheduleConfig& s) {
   rows.push_back(key(p + "cycle_max_lr", &s.cycle_max_lr).at_least(0).needed());
   rows.push_back(key(p + "decay_lr_rate", &s.decay_lr_rate).at_least(0));
   rows.push_back(key(p + "cycle_first_step_size", &s.cycle_first_step_size).range(1, kCountMax));
-  rows.push_back(key(p + "cycle_second_step_size", &s.cycle_second_step_size).range(1, kCountMax));
+  rows.push_back(key(p + "cycle_second_step_size", &s.cycle_second_step_size).range(0, kCountMax));
   rows.push_back(key(p + "cycle_first_stair_count", &s.cycle_first_stair_count).range(0, kStairs));
   rows.push_back(
       key(p + "cycle_second_stair_count", &s.cycle_second_stair_count).range(0, kStairs));

@@ -10,7 +10,8 @@
 namespace tandem {
 namespace {
 
-constexpr double kSecondBeta = 0.99;  // OneCycle sets both betas; the second is fixed
+constexpr double kSecondBeta = 0.99;      // OneCycle sets both betas; the second is fixed
+constexpr std::int64_t kLeastWarmup = 2;  // DeepSpeed's: a warm-up of one step takes two
 
 void require(bool ok, std::string_view type, std::string_view what) {
   if (!ok) {
@@ -37,11 +38,12 @@ LrSchedule::LrSchedule(const ScheduleConfig& config, double optimizer_lr)
       [[fallthrough]];
     case ScheduleType::kWarmup:
       require(config.warmup_num_steps > 0, type, "warmup_num_steps must be a positive integer");
+      config_.warmup_num_steps = std::max(kLeastWarmup, config.warmup_num_steps);
       break;
     case ScheduleType::kOneCycle:
       require(config.cycle_first_step_size > 0, type, "cycle_first_step_size must be positive");
-      require(config.cycle_second_step_size.value_or(1) > 0, type,
-              "cycle_second_step_size must be positive");
+      require(config.cycle_second_step_size.value_or(0) >= 0, type,
+              "cycle_second_step_size must not be negative");
       require(config.decay_step_size >= 0, type, "decay_step_size must not be negative");
       break;
     case ScheduleType::kRangeTest:
@@ -54,8 +56,7 @@ double LrSchedule::warmup_gamma(std::int64_t position) const {
   const auto i = static_cast<double>(position);
   const auto n = static_cast<double>(config_.warmup_num_steps);
   if (position < config_.warmup_num_steps) {
-    return config_.warmup_type == WarmupShape::kLog ? std::log(i + 1) / std::log(std::max(2.0, n))
-                                                    : i / n;
+    return config_.warmup_type == WarmupShape::kLog ? std::log(i + 1) / std::log(n) : i / n;
   }
   if (config_.type != ScheduleType::kWarmupDecay) {
     return 1;

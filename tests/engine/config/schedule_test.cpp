@@ -70,6 +70,43 @@ TEST(Schedule, AgreesWithTheReferenceVectors) {
   EXPECT_EQ(types, 5);
 }
 
+/// What becomes of a vector's parameters: rates, or nothing where they are refused.
+std::optional<LrSchedule> schedule_of(const element& vector) {
+  try {
+    const Config config = config_of(vector);
+    return LrSchedule(config.schedule, config.optimizer.lr);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// tests/drills/schedule_grid.py made the file with DeepSpeed 0.19.8's own classes.
+TEST(Schedule, CountsAtTheirLeastValuesAreDeepSpeeds) {
+  simdjson::dom::parser parser;
+  const element vectors = parser.load(TANDEM_SOURCE_DIR "/tests/data/schedules/least_values.json");
+  int refused = 0;
+  int equal = 0;
+  for (const element& vector : simdjson::dom::array(vectors)) {
+    SCOPED_TRACE(simdjson::minify(vector));
+    const std::optional<LrSchedule> schedule = schedule_of(vector);
+    simdjson::dom::array rates;
+    if (vector["lr"].get(rates) != simdjson::SUCCESS) {  // the error that DeepSpeed raises
+      EXPECT_FALSE(schedule.has_value());
+      ++refused;
+      continue;
+    }
+    ASSERT_TRUE(schedule.has_value());
+    std::int64_t step = 0;
+    for (const element& lr : rates) {
+      ++step;
+      EXPECT_TRUE(close(schedule->lr_at(step), double(lr))) << "lr of step " << step;
+    }
+    ++equal;
+  }
+  EXPECT_EQ(refused, 56);
+  EXPECT_EQ(equal, 130);
+}
+
 TEST(Schedule, WarmupLogAndLinear) {
   // N = 1000, 0 -> 1e-3, as DeepSpeed gives them.
   const std::array<std::int64_t, 7> steps = {1, 2, 3, 10, 100, 1001, 1002};

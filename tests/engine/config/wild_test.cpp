@@ -34,17 +34,32 @@ TEST(ConfigWild, AutoIsFilledAndSaysFromWhat) {
                           {"optimizer.params.eps", "1e-8", "elsewhere"},
                           {"optimizer.params.weight_decay", "0.01", "--weight_decay"},
                           {"scheduler.params.total_num_steps", "500", "--steps"},
-                          {"scheduler.params.warmup_num_steps", "0", "--warmup"},
+                          {"scheduler.params.warmup_num_steps", "1", "--warmup"},
                           {"scheduler.params.warmup_max_lr", "3e-4", "--lr"}});
   EXPECT_EQ(c.optimizer.lr, 3e-4);
   EXPECT_EQ(c.optimizer.eps, 1e-6);  // the file's value is no "auto"
   EXPECT_EQ(c.optimizer.weight_decay, 0.01);
   EXPECT_EQ(c.schedule.total_num_steps, 500);
-  EXPECT_EQ(c.schedule.warmup_num_steps, 2);  // what DeepSpeed makes of 0
+  EXPECT_EQ(c.schedule.warmup_num_steps, 1);
   EXPECT_THAT(report_lines(c),
               AllOf(Contains("optimizer.params.lr: auto: 3e-04, from --lr  applied"),
                     Contains("gradient_clipping: 1 (auto)  applied"),
                     Contains("optimizer.params.eps: 1e-06  applied")));
+}
+
+// DeepSpeed 0.19 raises ValueError.
+TEST(ConfigWild, AWarmUpOfNoStepIsRefusedWhereverItComesFrom) {
+  const char* const kSchedule = R"("optimizer": {{"type": "AdamW"}}, "scheduler": {{"type": "{}",
+    "params": {{"total_num_steps": 9, "warmup_num_steps": {}}}}})";
+  for (const char* type : {"WarmupDecayLR", "WarmupCosineLR"}) {
+    EXPECT_THAT(error_text([&] { (void)parse(fmt::format(fmt::runtime(kSchedule), type, 0)); }),
+                HasSubstr("scheduler.params.warmup_num_steps is 0"));
+    EXPECT_THAT(error_text([&] {
+                  (void)parse(fmt::format(fmt::runtime(kSchedule), type, "\"auto\""),
+                              {{"scheduler.params.warmup_num_steps", "0", "--warmup"}});
+                }),
+                AllOf(HasSubstr("warmup_num_steps"), HasSubstr("--warmup")));
+  }
 }
 
 // The updates multiply by its inverse, in fp32.
