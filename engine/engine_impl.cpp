@@ -141,7 +141,8 @@ Batch to_tensors(const HostBatch& host) {
             .labels = host.targets.empty() ? copy_of(host.labels, labels, at::kLong)
                                            : copy_of(host.targets, labels, at::kFloat),
             .tokens = host.tokens,
-            .loss_share = host.loss_share};
+            .loss_share = host.loss_share,
+            .label_count = counted_labels(host)};
   }
   return {.inputs = copy_of(host.inputs, {host.rows, host.length}, at::kLong),
           .labels = copy_of(host.labels, {host.rows, host.length}, at::kLong),
@@ -149,7 +150,10 @@ Batch to_tensors(const HostBatch& host) {
           .loss_share = host.loss_share,
           .positions = host.positions.empty()
                            ? at::Tensor()
-                           : copy_of(host.positions, {host.rows, host.length}, at::kLong)};
+                           : copy_of(host.positions, {host.rows, host.length}, at::kLong),
+          .lengths =
+              host.lengths.empty() ? at::Tensor() : copy_of(host.lengths, {host.rows}, at::kLong),
+          .label_count = counted_labels(host)};
 }
 
 ConfigSource ConfigSource::of_text(std::string json) {

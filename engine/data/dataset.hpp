@@ -28,6 +28,7 @@ struct HostBatch {
   std::vector<std::int64_t> feature_shape;          // empty: a batch of tokens
   std::optional<double> loss_share = std::nullopt;  // as in Batch; of a loader that counts labels
   std::vector<std::int64_t> positions = {};         // [rows, length], as in Batch; empty: none
+  std::vector<std::int64_t> lengths = {};           // [rows], as in Batch; empty: not known
   std::vector<float> targets = {};                  // beside features, instead of labels
   std::vector<std::int64_t> label_shape = {};       // of either, first extent rows; empty: [rows]
 };

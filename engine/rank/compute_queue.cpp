@@ -141,6 +141,7 @@ Task<Batch> ComputeQueue::upload(Batch batch) {
     there.inputs = there_of(batch.inputs);
     there.labels = there_of(batch.labels);
     there.positions = there_of(batch.positions);
+    there.lengths = there_of(batch.lengths);
     return there;
   };
   Batch there = co_await lane_.run(copy, "upload batch");

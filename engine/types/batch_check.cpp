@@ -40,6 +40,11 @@ void check_batch(const Batch& batch, BatchUse use) {
     throw refused("positions", positions,
                   fmt::format("Long [{}]", fmt::join(inputs.sizes(), ", ")));
   }
+  const at::Tensor& lengths = batch.lengths;
+  if (lengths.defined() && !(is_tokens && lengths.scalar_type() == at::kLong &&
+                             lengths.dim() == 1 && lengths.size(0) == inputs.size(0))) {
+    throw refused("lengths", lengths, fmt::format("Long [{}]", inputs.size(0)));
+  }
   if (positions.defined() && batch.memory != nullptr) {
     throw user_error("engine",
                      "a batch has positions and a memory: rows of several documents cannot be "

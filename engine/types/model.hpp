@@ -54,6 +54,11 @@ struct Batch {
   /// undefined: a row is one document. A document is alone: none of its tokens sees another one's,
   /// and the label of its first token is -100, for nothing before it could predict it.
   at::Tensor positions = {};
+  /// Tokens of each row before its padding: int64 [B]; undefined: a row's padding begins behind its
+  /// last label, a document's likewise. Only losses over all tokens read it (RouterBalance).
+  at::Tensor lengths = {};
+  /// counted_labels() of it; -1: the engine counts them where the labels are in host memory.
+  std::int64_t label_count = -1;
   // Set by the engine: counts the micro-batches of all ranks and steps, so that what is drawn from
   // it does not depend on how many ranks share the work; -1: not in training.
   std::int64_t number = -1;

@@ -30,7 +30,7 @@ struct Rows {
 
 Rows rows_of(const Batch& batch) {
   ContentHasher hasher;
-  for (const at::Tensor& tensor : {batch.inputs, batch.labels, batch.positions}) {
+  for (const at::Tensor& tensor : {batch.inputs, batch.labels, batch.positions, batch.lengths}) {
     if (!tensor.defined()) {
       continue;
     }

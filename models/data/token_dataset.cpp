@@ -57,6 +57,7 @@ HostBatch TokenDataset::collate(std::span<const std::int64_t> indices) const {
     const std::int64_t length = packs_ ? packs_->length(index) : records_->length(index);
     batch.length = std::max(batch.length, length);
     batch.tokens += length;
+    batch.lengths.push_back(length);
   }
   const auto cells = static_cast<std::size_t>(batch.rows * batch.length);
   batch.inputs.assign(cells, pad_id_);

@@ -15,7 +15,15 @@ namespace {
 constexpr std::int64_t kIgnored = -100;
 
 /// 1 for a token, 0 for padding: [B, T], double. `positions`: of packed rows, else undefined.
-at::Tensor tokens_of(const at::Tensor& labels, const at::Tensor& positions) {
+/// `lengths`: of rows, where they are known.
+at::Tensor tokens_of(const at::Tensor& labels, const at::Tensor& positions,
+                     const at::Tensor& lengths) {
+  if (lengths.defined()) {
+    return at::arange(labels.size(1), labels.options())
+        .unsqueeze(0)
+        .lt(lengths.unsqueeze(1))
+        .to(at::kDouble);
+  }
   at::Tensor labels_from_here = labels.ne(kIgnored).flip({1}).cumsum(1).flip({1});
   if (positions.defined()) {  // those of the documents behind do not count
     const at::Tensor none = at::zeros({labels.size(0), 1}, labels_from_here.options());
@@ -35,11 +43,12 @@ class Observe final : public FusedOp {
         layer_(static_cast<std::size_t>(layer)),
         labels_(batch.labels),
         positions_(batch.positions),
+        lengths_(batch.lengths),
         shared_(shared) {}
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor logits = inputs[0].detach();
-    const at::Tensor all = tokens_of(labels_, positions_);
+    const at::Tensor all = tokens_of(labels_, positions_, lengths_);
     const at::Tensor tokens = column_of_own(all);
     const at::Tensor chosen = std::get<1>(at::topk(logits, rule_.per_token, 1));
     const at::Tensor choices =
@@ -59,7 +68,7 @@ class Observe final : public FusedOp {
     TANDEM_CHECK(sums_.slopes.defined(), "the head's backward comes first");
     const at::Tensor p = probabilities(logits_);
     const at::Tensor dp =
-        column_of_own(tokens_of(labels_, positions_)).to(at::kFloat) * sums_.slopes;
+        column_of_own(tokens_of(labels_, positions_, lengths_)).to(at::kFloat) * sums_.slopes;
     const at::Tensor dlogits = p * (dp - (p * dp).sum(1, /*keepdim=*/true));
     return {dlogits.to(logits_.scalar_type()), gradients[0]};
   }
@@ -75,7 +84,7 @@ class Observe final : public FusedOp {
   RouterBalance::Rule rule_;
   RouterBalance::Sums& sums_;
   std::size_t layer_;
-  at::Tensor labels_, positions_;
+  at::Tensor labels_, positions_, lengths_;
   SharedRows shared_;
   at::Tensor logits_;
 };

@@ -4,12 +4,13 @@
 //   coefficient * experts * sum over e of f_e P_e
 // f_e: how often a token chooses expert e, P_e: its mean probability; both over the tokens of all
 // layers with experts (Switch Transformers, Fedus et al., 2021, as Transformers takes it over a
-// model). Padding, what lies behind a document's last label, is left out. A layer's gradient needs
-// the choices of all layers, and those are known when forward ends. So blocks leave their sums
-// here, the head adds the loss and, in its backward, says how steep it is; the blocks' backward
-// reads that. Recomputation leaves the same sums again. Nothing here looks at a tensor's values.
-// Invariant: the segments of one micro-batch run on one thread, forward and then backward, before
-// those of the next; each thread has sums of its own.
+// model). Padding is left out: what lies behind a row's length (Batch::lengths), or where that is
+// not known, behind a document's last label. A layer's gradient needs the choices of all layers,
+// and those are known when forward ends. So blocks leave their sums here, the head adds the loss
+// and, in its backward, says how steep it is; the blocks' backward reads that. Recomputation leaves
+// the same sums again. Nothing here looks at a tensor's values. Invariant: the segments of one
+// micro-batch run on one thread, forward and then backward, before those of the next; each thread
+// has sums of its own.
 #pragma once
 
 #include <cstdint>
