@@ -365,6 +365,7 @@ Task<> Engine::Impl::forward(Batch batch) {
     share_.sequences += rows;
   }
   share_.longest = std::max(share_.longest, length);
+  co_await note_labels(&batch);
   extents_.push_back({.rows = rows,
                       .length = length,
                       .share = 1.0 / static_cast<double>(config.sequence_parallel_size)});

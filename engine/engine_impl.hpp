@@ -167,6 +167,7 @@ struct Engine::Impl {
     std::int64_t tokens = 0;
     std::int64_t sequences = 0;
     std::int64_t longest = 0;
+    std::int64_t unlabelled = 0;  // micro-batches without a label
     bool stop = false;
     bool save = false;
     Checkpointer::Phase checkpoint = Checkpointer::Phase::kIdle;
@@ -193,6 +194,8 @@ struct Engine::Impl {
 
   /// Gives the step's micro-batches their shares of its labels, where they have none.
   Task<> set_loss_shares(std::vector<Batch>* batches);
+  /// Takes down whether it has a label, and fills in its label_count where that can be known.
+  Task<> note_labels(Batch* batch);
 
   std::vector<float> losses_;        // of this rank, by micro-step
   std::vector<double> loss_shares_;  // likewise, where tokens are what is averaged

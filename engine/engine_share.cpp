@@ -17,18 +17,38 @@
 
 namespace tandem {
 
+namespace {
+
+/// counted_labels() of what a batch has become. Compute lane.
+std::int64_t labels_of(const Batch& batch) {
+  if (batch.label_count >= 0) {
+    return batch.label_count;
+  }
+  if (batch.labels.is_floating_point()) {
+    return batch.labels.size(0);
+  }
+  const at::Tensor labels = !batch.inputs.is_floating_point()
+                                ? batch.labels.narrow(1, 1, batch.labels.size(1) - 1)
+                                : batch.labels;
+  return labels.ne(kIgnoredLabel).sum().item<std::int64_t>();
+}
+
+}  // namespace
+
+Task<> Engine::Impl::note_labels(Batch* batch) {
+  if (batch->label_count < 0 && batch->labels.is_cpu()) {
+    auto count = [&] { batch->label_count = labels_of(*batch); };
+    co_await rank.compute().lane().run(count, "count labels");
+  }
+  share_.unlabelled += batch->label_count == 0 && counts_for_group() ? 1 : 0;
+}
+
 Task<> Engine::Impl::set_loss_shares(std::vector<Batch>* batches) {
   std::vector<std::int64_t> counts;
   auto count = [&] {
-    for (const Batch& batch : *batches) {
-      if (batch.labels.is_floating_point()) {
-        counts.push_back(batch.labels.size(0));  // as counted_labels() of targets
-        continue;
-      }
-      const at::Tensor labels = !batch.inputs.is_floating_point()
-                                    ? batch.labels.narrow(1, 1, batch.labels.size(1) - 1)
-                                    : batch.labels;
-      counts.push_back(labels.ne(kIgnoredLabel).sum().item<std::int64_t>());
+    for (Batch& batch : *batches) {
+      batch.label_count = labels_of(batch);
+      counts.push_back(batch.label_count);
     }
   };
   co_await rank.compute().lane().run(count, "count labels");
@@ -104,6 +124,7 @@ Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
     std::memcpy(&share, all.data() + r * bytes, sizeof(Share));
     result.tokens += share.tokens;
     result.sequences += share.sequences;
+    result.micro_batches_unlabelled += share.unlabelled;
     result.stop_asked = result.stop_asked || share.stop;
     result.save_asked = result.save_asked || share.save;
     checkpoint_phases_.push_back(share.checkpoint);
@@ -117,8 +138,9 @@ Task<StepResult> Engine::Impl::share_with_ranks(StepResult result) {
       result.loss += part.share * static_cast<double>(part.loss);
     }
   }
+  result.micro_batches = static_cast<std::int64_t>(losses_.size() * (world / sharers));
   if (!means_tokens()) {
-    result.loss /= static_cast<double>(losses_.size() * (world / sharers));
+    result.loss /= static_cast<double>(result.micro_batches);
   }
   co_return result;
 }

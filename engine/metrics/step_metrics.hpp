@@ -18,6 +18,9 @@ struct StepMetrics {
   double grad_norm = 0;  // before clipping
   double loss_scale = 1;
   std::int64_t tokens = 0;  // all ranks
+  // Not in the file, but in the summary.
+  std::int64_t micro_batches_unlabelled = 0;
+  bool unlabelled = false;  // none of its micro-batches has a label
   double step_time_s = 0;
   double tokens_per_s = 0;
   double tflops = 0;              // the DeepSpeed example's formula (flops.hpp)

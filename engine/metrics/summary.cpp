@@ -92,6 +92,8 @@ void SummaryBuilder::add(const StepMetrics& m) {
     loss_first_ = m.loss;
   }
   loss_last_ = m.loss;
+  unlabelled_micro_batches_ += m.micro_batches_unlabelled;
+  unlabelled_steps_ += m.unlabelled ? 1 : 0;
   speculated_ += m.speculated ? 1 : 0;
   rollbacks_ += m.verdict == "rollback" ? 1 : 0;
   skips_ += m.verdict == "skip" ? 1 : 0;
@@ -118,6 +120,8 @@ RunSummary SummaryBuilder::summary() const {
     s.optimizer_s = t.optimizer_s / count;
     s.exposed_optimizer_s = t.exposed_optimizer_s / count;
   }
+  s.unlabelled_micro_batches = unlabelled_micro_batches_;
+  s.unlabelled_steps = unlabelled_steps_;
   s.speculation_steps = speculated_;
   s.speculation_rollbacks = rollbacks_;
   s.speculation_skips = skips_;
@@ -143,6 +147,9 @@ std::string summary_json(const RunSummary& s) {
   json.field("overlap_efficiency", s.overlap_efficiency);
   json.field("optimizer_s", s.optimizer_s);
   json.field("exposed_optimizer_s", s.exposed_optimizer_s);
+  json.key("unlabelled").begin_object();
+  json.field("micro_batches", s.unlabelled_micro_batches);
+  json.field("steps", s.unlabelled_steps).end_object();
   json.key("speculation").begin_object();
   json.field("steps", s.speculation_steps).field("rollbacks", s.speculation_rollbacks);
   json.field("skips", s.speculation_skips).end_object();
@@ -187,6 +194,10 @@ std::string summary_text(const RunSummary& s) {
   if (hidden_s > 0 && s.step_time_s.median > 0) {
     text += fmt::format("  gained      a step that waits for its optimizer takes {:.1f} % longer\n",
                         hidden_s / s.step_time_s.median * 100);
+  }
+  if (s.unlabelled_micro_batches > 0) {
+    text += fmt::format("  unlabelled  {} micro-batches had no label; {} steps had none at all\n",
+                        s.unlabelled_micro_batches, s.unlabelled_steps);
   }
   if (s.speculation_steps > 0) {
     text += fmt::format(

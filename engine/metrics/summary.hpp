@@ -58,8 +58,10 @@ struct RunSummary {
   double peak_tflops = 0;  // of all ranks' devices, as measured at the end
   double mfu = 0;          // 0: the peak is not known
   double overlap_efficiency = 0;
-  double optimizer_s = 0;          // of a step, as the next
-  double exposed_optimizer_s = 0;  // mean per step
+  double optimizer_s = 0;                     // of a step, as the next
+  double exposed_optimizer_s = 0;             // mean per step
+  std::int64_t unlabelled_micro_batches = 0;  // without a label; of all ranks
+  std::int64_t unlabelled_steps = 0;          // none of whose micro-batches has one
   std::int64_t speculation_steps = 0;
   std::int64_t speculation_rollbacks = 0;
   std::int64_t speculation_skips = 0;
@@ -94,6 +96,8 @@ class SummaryBuilder {
   std::int64_t steps_ = 0;
   double loss_first_ = 0;
   double loss_last_ = 0;
+  std::int64_t unlabelled_micro_batches_ = 0;
+  std::int64_t unlabelled_steps_ = 0;
   std::int64_t speculated_ = 0;
   std::int64_t rollbacks_ = 0;
   std::int64_t skips_ = 0;

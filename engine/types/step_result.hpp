@@ -74,9 +74,11 @@ struct StepResult {
   Verdict verdict;
   std::int64_t tokens = 0;  // without padding where the loader knows it, all ranks
   std::int64_t sequences = 0;
-  std::int64_t sequence_length = 0;  // of the longest micro-batch, padding included
-  bool stop_asked = false;           // by any rank, before it finished this step
-  bool save_asked = false;           // likewise
+  std::int64_t micro_batches = 0;             // of all ranks
+  std::int64_t micro_batches_unlabelled = 0;  // of these, without a label: they count as loss 0
+  std::int64_t sequence_length = 0;           // of the longest micro-batch, padding included
+  bool stop_asked = false;                    // by any rank, before it finished this step
+  bool save_asked = false;                    // likewise
   double step_time_s = 0;
   double overlap_efficiency = 0;  // T*/T: busy time of the busiest resource over wall time
   Exposure exposure;

@@ -80,6 +80,19 @@ void MetricsWriter::write(const StepMetrics& m) {
   report("metrics.jsonl", [&] { jsonl_->append_line(json_line(m)); });
   write_scalars(m);
   console_.step(m);
+  warn_of_unlabelled(m);
+}
+
+void MetricsWriter::warn_of_unlabelled(const StepMetrics& m) {
+  if (m.micro_batches_unlabelled == 0 || std::exchange(warned_of_unlabelled_, true)) {
+    return;
+  }
+  say(fmt::format(
+      "warning  step {} has {} without a label: {}; summary.json counts them (said once)", m.step,
+      m.micro_batches_unlabelled == 1 ? "a micro-batch"
+                                      : fmt::format("{} micro-batches", m.micro_batches_unlabelled),
+      m.unlabelled ? "nothing is learnt in it, and momentum and weight decay still move the weights"
+                   : "such add nothing to the step's loss and gradient"));
 }
 
 void MetricsWriter::write_scalars(const StepMetrics& m) {

@@ -99,6 +99,8 @@ class MetricsWriter {
   void open_wandb();
   /// One step's, to all that take scalars.
   void write_scalars(const StepMetrics& metrics);
+  /// Says once that micro-batches have no label.
+  void warn_of_unlabelled(const StepMetrics& metrics);
   /// Moves the files of another run into a folder of its own. An error ends the run: it would else
   /// replace and remove what was saved.
   void set_aside();
@@ -112,6 +114,7 @@ class MetricsWriter {
   std::unique_ptr<WandbFeed> wandb_;
   StepMetrics last_;
   bool begun_ = false;
+  bool warned_of_unlabelled_ = false;
   std::string notes_;  // of before the first step: notes.txt
   std::set<std::string> lost_;
 };

@@ -55,6 +55,8 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops) {
           .grad_norm = result.verdict.norm.value,
           .loss_scale = result.loss_scale,
           .tokens = result.tokens,
+          .micro_batches_unlabelled = result.micro_batches_unlabelled,
+          .unlabelled = result.micro_batches_unlabelled == result.micro_batches,
           .step_time_s = result.step_time_s,
           .tokens_per_s = static_cast<double>(result.tokens) / result.step_time_s,
           .tflops = tflops,

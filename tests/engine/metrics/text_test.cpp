@@ -184,6 +184,24 @@ TEST(Summary, JsonHasTheContractsShape) {
   EXPECT_THAT(summary_text(s), AllOf(HasSubstr("50 tokens/s"), HasSubstr("host memory")));
 }
 
+TEST(Summary, CountsMicroBatchesAndStepsWithoutALabel) {
+  SummaryBuilder builder;
+  builder.add(step_of(2, 5));
+  EXPECT_THAT(summary_text(builder.summary()), Not(HasSubstr("unlabelled")));
+  StepMetrics step = step_of(2, 5);
+  step.micro_batches_unlabelled = 3;
+  builder.add(step);
+  step.micro_batches_unlabelled = 4;
+  step.unlabelled = true;
+  builder.add(step);
+  simdjson::dom::parser parser;
+  const element object = parser.parse(summary_json(builder.summary()));
+  EXPECT_EQ(std::int64_t(object["unlabelled"]["micro_batches"]), 7);
+  EXPECT_EQ(std::int64_t(object["unlabelled"]["steps"]), 1);
+  EXPECT_THAT(summary_text(builder.summary()),
+              HasSubstr("7 micro-batches had no label; 1 steps had none at all"));
+}
+
 TEST(Summary, AnOptimizerThatIsWaitedForLongerThanItWorksGainsNothing) {
   RunSummary s;
   s.step_time_s.median = 0.1;
