@@ -19,6 +19,7 @@ namespace {
 /// The sums of one micro-batch.
 struct BatchSums {
   double loss = 0;
+  double label_loss = 0;  // without the routers' own
   std::int64_t labels = 0;
   std::int64_t records = 0;
 };
@@ -62,9 +63,12 @@ Task<EvalSums> Engine::Impl::evaluate_sums(const Dataset* dataset, EvaluateArgs 
       return batch;
     };
     Batch batch = co_await rank.compute().lane().run(make, "make tensors");
-    const at::Tensor loss = co_await step.infer(std::move(batch), HeadOutput::kLoss);
+    const at::Tensor loss = co_await step.infer(std::move(batch), HeadOutput::kBothLosses);
     if (sums.labels > 0) {
-      sums.loss = static_cast<double>(*loss.data_ptr<float>()) * static_cast<double>(sums.labels);
+      const float* const both = loss.data_ptr<float>();
+      const auto labels = static_cast<double>(sums.labels);
+      sums.loss = static_cast<double>(both[0]) * labels;
+      sums.label_loss = static_cast<double>(both[loss.numel() - 1]) * labels;
     }
     mine.push_back(number < batches && counts_for_group() ? sums : BatchSums());
   }
@@ -77,6 +81,7 @@ Task<EvalSums> Engine::Impl::evaluate_sums(const Dataset* dataset, EvaluateArgs 
       BatchSums sums;
       std::memcpy(&sums, of_all.data() + (r * mine.size() + round) * sizeof(sums), sizeof(sums));
       total.loss += sums.loss;
+      total.label_loss += sums.label_loss;
       total.labels += sums.labels;
       total.records += sums.records;
     }

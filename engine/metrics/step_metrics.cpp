@@ -47,6 +47,8 @@ std::string json_line(std::int64_t step, const EvalSums& sums) {
       .field("eval_tokens", sums.labels)
       .field("eval_s", sums.seconds)
       .field("perplexity", sums.perplexity())
+      .field("eval_label_loss", sums.label_mean())
+      .field("label_perplexity", sums.label_perplexity())
       .end_object();
   return json.take();
 }

@@ -280,7 +280,7 @@ Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
     at::Tensor activation;
   };
   const auto state = std::make_shared<State>();
-  if (head_output == HeadOutput::kLoss) {
+  if (head_output != HeadOutput::kLogits) {
     batch = co_await part_of(std::move(batch));
   }
   state->batch = co_await compute_.upload(std::move(batch));

@@ -13,7 +13,8 @@ struct EvaluateArgs {
 };
 
 struct EvalSums {
-  double loss = 0;           // summed over `labels`
+  double loss = 0;           // summed over `labels`; of experts with their routers' own loss
+  double label_loss = 0;     // the same without it
   std::int64_t labels = 0;   // tokens (of features: records) whose prediction counts
   std::int64_t records = 0;  // that were run
   double seconds = 0;        // of this rank's clock
@@ -21,6 +22,11 @@ struct EvalSums {
   /// NaN where nothing counts.
   [[nodiscard]] double mean() const noexcept { return loss / static_cast<double>(labels); }
   [[nodiscard]] double perplexity() const noexcept { return std::exp(mean()); }
+  /// Of the labels alone, as a model without routers has it.
+  [[nodiscard]] double label_mean() const noexcept {
+    return label_loss / static_cast<double>(labels);
+  }
+  [[nodiscard]] double label_perplexity() const noexcept { return std::exp(label_mean()); }
 };
 
 }  // namespace tandem

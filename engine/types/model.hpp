@@ -136,8 +136,10 @@ class RankExchange {
                           bool on_device = false) = 0;
 };
 
-/// The output that the last segment is asked for.
-enum class HeadOutput : std::uint8_t { kLoss, kLogits };
+/// The output that the last segment is asked for. kBothLosses, which is never trained with: of a model whose
+/// loss has a part beside the labels' (RouterBalance) fp32 [2], the loss and the labels' alone; of
+/// every other one the loss.
+enum class HeadOutput : std::uint8_t { kLoss, kLogits, kBothLosses };
 
 struct SegmentContext {
   const Batch& batch;

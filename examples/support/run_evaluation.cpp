@@ -9,6 +9,18 @@
 
 namespace tandem {
 
+namespace {
+
+/// Of a model whose routers have a loss of their own; empty: there is none.
+std::string without_routers(const EvalSums& sums) {
+  return sums.loss == sums.label_loss
+             ? ""
+             : fmt::format(" ({:.4f} and {:.2f} without the routers' loss)", sums.label_mean(),
+                           sums.label_perplexity());
+}
+
+}  // namespace
+
 RunEvaluation::RunEvaluation(EvaluationOptions options, Engine& engine, MetricsWriter& metrics)
     : options_(std::move(options)), engine_(engine), metrics_(metrics) {}
 
@@ -51,11 +63,11 @@ void RunEvaluation::evaluate(std::int64_t step) {
     best_step_ = step;
   }
   metrics_.write_evaluation(step, sums);
-  metrics_.note(
-      fmt::format("eval     step {}: loss {:.4f}, perplexity {:.2f}, {} tokens of {} "
-                  "records in {:.2f} s{}",
-                  step, sums.mean(), sums.perplexity(), sums.labels, sums.records, sums.seconds,
-                  is_better ? "" : fmt::format(" (best: step {})", best_step_)));
+  metrics_.note(fmt::format(
+      "eval     step {}: loss {:.4f}, perplexity {:.2f}{}, {} tokens of {} "
+      "records in {:.2f} s{}",
+      step, sums.mean(), sums.perplexity(), without_routers(sums), sums.labels, sums.records,
+      sums.seconds, is_better ? "" : fmt::format(" (best: step {})", best_step_)));
   if (is_better && options_.save_best) {
     options_.save_best();
   }

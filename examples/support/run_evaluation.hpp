@@ -2,7 +2,8 @@
 // records is taken, what is written of it, which model was the best, and whether training goes on.
 //
 //   every N steps and at the end; before the first step where that is asked for
-//   metrics.jsonl: {"step", "eval_loss", "eval_tokens", "eval_s", "perplexity"}
+//   metrics.jsonl: {"step", "eval_loss", "eval_tokens", "eval_s", "perplexity",
+//   "eval_label_loss", "label_perplexity"}
 //
 // Every rank has the same figures, so all decide alike. The best figure is part of a checkpoint
 // (state()), so a resumed run stops where the uninterrupted one does.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/stack.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 #include <fmt/format.h>
@@ -86,8 +87,11 @@ class HeadSegment final : public Segment {
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor& all) const override {
     const at::Tensor out = output(context, all);
-    return balance_ != nullptr && context.head_output == HeadOutput::kLoss ? balance_->added_to(out)
-                                                                           : out;
+    if (balance_ == nullptr || context.head_output == HeadOutput::kLogits) {
+      return out;
+    }
+    const at::Tensor loss = balance_->added_to(out);
+    return context.head_output == HeadOutput::kBothLosses ? at::stack({loss, out}) : loss;
   }
 
  private:

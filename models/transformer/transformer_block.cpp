@@ -181,7 +181,7 @@ class TransformerBlock final : public Segment {
     return drops.empty() ? layer(residual) : dropped(layer(at::Tensor()), residual, drops);
   }
   [[nodiscard]] bool observed(const SegmentContext& context) const {
-    return shape_.balance != nullptr && context.head_output == HeadOutput::kLoss;
+    return shape_.balance != nullptr && context.head_output != HeadOutput::kLogits;
   }
   /// The middle of the block after its router was observed, for which the logits are computed once
   /// more.
