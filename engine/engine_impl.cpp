@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 
 #include "actors/collectives/collectives.hpp"
+#include "engine/layout/decay_groups.hpp"
 #include "engine/layout/update_config.hpp"
 #include "engine/model/model_check.hpp"
 #include "runtime/util/error.hpp"
@@ -53,8 +54,9 @@ at::Tensor copy_of(const std::vector<T>& values, at::IntArrayRef shape, at::Scal
   return tensor;
 }
 
-/// Checked: every parameter names one of them.
-std::vector<ParameterGroup> groups_of(const InitializeArgs& arguments) {
+/// Checked: every parameter names one of them. Without `decay_norms` each has a second one behind
+/// all of them, for its norms and biases, which go there.
+std::vector<ParameterGroup> groups_of(InitializeArgs& arguments, bool decay_norms) {
   std::vector<ParameterGroup> groups = arguments.parameter_groups;
   if (groups.empty()) {
     groups.emplace_back();
@@ -65,6 +67,19 @@ std::vector<ParameterGroup> groups_of(const InitializeArgs& arguments) {
         throw user_error("engine", "parameter {} is in group {}, and there are {} parameter groups",
                          parameter.name, parameter.group, groups.size());
       }
+    }
+  }
+  if (decay_norms) {
+    return groups;
+  }
+  const std::size_t given = groups.size();
+  for (std::size_t group = 0; group < given; ++group) {
+    groups.push_back(groups[group]);
+    groups.back().weight_decay = 0;
+  }
+  for (UnitSpec& unit : arguments.model.units) {
+    for (ParameterSpec& parameter : unit.parameters) {
+      parameter.group += is_norm_or_bias(parameter.name) ? given : 0;
     }
   }
   return groups;
@@ -181,7 +196,8 @@ Engine::Impl::Impl(InitializeArgs arguments)
       config(planned(arguments, agreed_config(arguments, *communicator), *communicator)),
       schedule(config.schedule, config.optimizer.rate()),
       learning_rate(std::move(arguments.learning_rate)),
-      groups(groups_of(arguments)),
+      settings(std::move(arguments.settings)),
+      groups(groups_of(arguments, config.decay_norms)),
       scaler(scaler_of(config)),
       accumulation(
           static_cast<std::size_t>(std::max<std::int64_t>(1, config.batch.accumulation_steps))),

@@ -125,8 +125,9 @@ struct Engine::Impl {
   Config config;
   LrSchedule schedule;
   std::function<double(std::int64_t)> learning_rate;
-  std::vector<ParameterGroup> groups;  // one at least
-  std::optional<LossScaler> scaler;    // fp16 only
+  std::vector<std::pair<std::string, std::string>> settings;  // InitializeArgs'
+  std::vector<ParameterGroup> groups;                         // one at least
+  std::optional<LossScaler> scaler;                           // fp16 only
   std::size_t accumulation = 1;
   std::optional<Loader> loader;  // outlives the prefetch actor, whose workers call it
   Rank rank;

@@ -156,6 +156,7 @@ struct Config {
   std::optional<std::int64_t> steps_per_print;
   bool wall_clock_breakdown = false;
   bool dataloader_drop_last = false;
+  bool decay_norms = true;  // false: no weight decay of norms and biases, as in the Trainer
   MonitorConfig monitors;
   CommsLoggerConfig comms_logger;
   FlopsProfilerConfig flops_profiler;

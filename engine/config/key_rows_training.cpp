@@ -215,6 +215,7 @@ Rows top_rows(Config& c) {
       raw("dump_state", Kind::kBool, "false").unused("resolved_config.json is always written"));
   rows.push_back(raw("log_level", Kind::kString, "null").unused("log_level decides"));
   rows.push_back(key("dataloader_drop_last", &c.dataloader_drop_last));
+  rows.push_back(key("decay_norms", &c.decay_norms));
   rows.push_back(raw("zero_allow_untested_optimizer", Kind::kBool, "false")
                      .unused("every optimizer here is tested"));
   rows.push_back(

@@ -130,6 +130,10 @@ Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64
                           .batch_required = false,
                           .overrides = config_overrides(flags),
                           .fills = auto_fills(flags, sources, nullptr)};
+  if (flags.given("--decay_norms")) {
+    options.overrides.push_back(
+        {"decay_norms", flags.decay_norms == "on" ? "true" : "false", "--decay_norms"});
+  }
   const auto parsed = [&] {
     return flags.deepspeed_config.empty()
                ? parse_config(builtin_config(flags, device), "the built-in config", options)

@@ -169,7 +169,15 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
       ->capture_default_str();
   app.add_option("--num_train_epochs", f.num_train_epochs, "Epochs; --steps goes before them")
       ->capture_default_str();
-  app.add_option("--weight_decay", f.weight_decay, "Decoupled weight decay")->capture_default_str();
+  app.add_option(
+         "--weight_decay", f.weight_decay,
+         "Decoupled weight decay of all parameters, norms and biases too, as in DeepSpeed's "
+         "single group")
+      ->capture_default_str();
+  app.add_option("--decay_norms", f.decay_norms,
+                 "off: no weight decay of norms and biases, as in Transformers' Trainer; on: as "
+                 "--weight_decay says")
+      ->capture_default_str();
   app.add_option("--warmup,--warmup_ratio", f.warmup,
                  "Share of the steps with a linearly rising learning rate")
       ->capture_default_str();
@@ -291,6 +299,7 @@ void check(const FinetuneFlags& f) {
   require_one_of("--recipe", f.recipe, {"off", "deepspeed_example"});
   require_one_of("--lr_scheduler", f.lr_scheduler, {"constant", "linear", "cosine"});
   require_one_of("--append_eos", f.append_eos, {"on", "off"});
+  require_one_of("--decay_norms", f.decay_norms, {"on", "off"});
   if (!f.loss_on.empty()) {
     require_one_of("--loss_on", f.loss_on, {"all", "assistant", "completion"});
   }

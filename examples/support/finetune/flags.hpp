@@ -42,7 +42,8 @@ struct FinetuneFlags : RunFlags {
   std::int64_t batch_size = 0;
   std::int64_t num_train_epochs = 1;
   double weight_decay = 0.01;
-  double warmup = 0.01;  // share of the steps over which the learning rate rises linearly
+  std::string decay_norms = "on";  // off: not of norms and biases
+  double warmup = 0.01;            // share of the steps over which the learning rate rises linearly
   std::string lr_scheduler = "linear";  // where no config says it
   bool deterministic = false;
   std::string attn_implementation = "sdpa";

@@ -40,6 +40,7 @@ inline const KeyCase kTop[] = {
     {"dump_state", "false", "true", kLeft, "resolved_config.json"},
     {"log_level", "null", "\"info\"", kLeft, "log_level"},
     {"dataloader_drop_last", "false", "true"},
+    {"decay_norms", "true", "false"},
     {"zero_allow_untested_optimizer", "false", "true", kLeft, "tested"},
     {"zero_force_ds_cpu_optimizer", "true", "false", kLeft, "one CPU optimizer"},
     {"disable_allgather", "false", "true", kLeft, "without effect"},

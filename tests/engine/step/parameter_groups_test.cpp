@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/layout/decay_groups.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/throws_error.hpp"
 #include "tests/support/toy/training.hpp"
@@ -58,6 +59,48 @@ TEST(ParameterGroups, EachHasItsOwnRateAndDecay) {
     const bool second = name.starts_with("block.1.");
     EXPECT_EQ(data, (second ? all_of_group_1 : all_of_group_0).at(name)) << name;
     EXPECT_NE(data, (second ? all_of_group_0 : all_of_group_1).at(name)) << name;
+  }
+}
+
+// decay_norms: the Trainer's grouping, which a caller could make by hand.
+TEST(ParameterGroups, NormsAndBiasesTakeNoDecayWhereThatIsAskedFor) {
+  for (const std::string& optimizer :
+       {Setting().optimizer, std::string(R"({"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9,
+          "weight_decay": 0.1}})"),
+        toy::kToyLamb, toy::kToyMuon}) {
+    Setting setting{.optimizer = optimizer};
+    setting.blocks = R"(, "decay_norms": true)";
+    const Values decayed = after_steps(arguments(setting), 3);
+    setting.blocks = "";
+    EXPECT_EQ(after_steps(arguments(setting), 3), decayed) << "the default";
+    InitializeArgs grouped = arguments(setting);
+    for (UnitSpec& unit : grouped.model.units) {
+      for (ParameterSpec& parameter : unit.parameters) {
+        parameter.group = parameter.name.ends_with(".bias") ? 1 : 0;
+      }
+    }
+    grouped.parameter_groups = {{}, {.weight_decay = 0}};
+    const Values by_hand = after_steps(std::move(grouped), 3);
+    setting.blocks = R"(, "decay_norms": false)";
+    EXPECT_EQ(after_steps(arguments(setting), 3), by_hand) << optimizer;
+    EXPECT_NE(by_hand, decayed) << optimizer;
+  }
+}
+
+TEST(ParameterGroups, NormsAndBiasesAreToldByTheirNamesAsInTheTrainer) {
+  for (const char* name :
+       {"transformer.h.0.ln_1.weight", "transformer.ln_f.bias", "transformer.h.0.attn.c_attn.bias",
+        "model.norm.weight", "model.layers.1.input_layernorm.weight",
+        "model.layers.1.self_attn.q_norm.weight", "model.layers.0.mlp.experts.down_proj_bias",
+        "model.layers.0.pre_feedforward_layernorm.weight", "blocks.0.RMSNorm.scale",
+        "norm.weight"}) {
+    EXPECT_TRUE(is_norm_or_bias(name)) << name;
+  }
+  for (const char* name :
+       {"model.embed_tokens.weight", "lm_head.weight", "model.layers.0.self_attn.sinks",
+        "model.layers.0.self_attn.q_proj.weight", "model.normal.weight", "transformer.wte.weight",
+        "model.layers.0.mlp.gate.weight", "base_model.q_proj.lora_A.weight"}) {
+    EXPECT_FALSE(is_norm_or_bias(name)) << name;
   }
 }
 
