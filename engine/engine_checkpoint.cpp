@@ -2,6 +2,7 @@
 // and how a run takes it on.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include "actors/checkpoint/checkpoint_folder.hpp"
 #include "actors/storage/content_hash.hpp"
+#include "engine/checkpoint/changed_settings.hpp"
 #include "engine/checkpoint/checkpoint_load.hpp"
 #include "engine/engine_impl.hpp"
 #include "engine/types/version.hpp"
@@ -78,7 +80,8 @@ RunState Engine::Impl::run_state() const {
           .precision = std::string(name_of(config.precision())),
           .state_layout = std::string(name_of(shape.engine.state_layout)),
           .version = version(),
-          .config = resolved_json(config)};
+          .config = resolved_json(config),
+          .settings = settings};
 }
 
 /// Ranks that keep the whole of a unit all have its sums, and rank 0 speaks for them.
@@ -184,6 +187,9 @@ Task<LoadedCheckpoint> Engine::Impl::load_whole(CheckpointLoad* load, LoadArgs a
   }
   RunState now = run_state();
   loaded.notes = check_resume(saved, now, args.ignored, folder);
+  if (!args.module_only) {
+    std::ranges::move(changed_settings(saved, now), std::back_inserter(loaded.notes));
+  }
   if (!saved.base.empty()) {
     now.base = co_await base_sums();
     check_base(saved, now, folder);

@@ -127,6 +127,7 @@ int finetune(FinetuneFlags flags) {
                  .epochs = 0,
                  .seed = flags.seed,
                  .learning_rate = learning_rate_of(flags, config, length.steps),
+                 .settings = run_settings(flags, config, pretrained.lora(), length.steps),
                  .communicator = ranks});
   weights.require();
   start.mark("weights");

@@ -65,6 +65,13 @@ std::string RunState::json() const {
     }
     json.end_object();
   }
+  if (!settings.empty()) {
+    json.key("settings").begin_object();
+    for (const auto& [name, value] : settings) {
+      json.field(name, value);
+    }
+    json.end_object();
+  }
   json.key("config").raw(config.empty() ? "null" : config);
   return json.end_object().take() + "\n";
 }
@@ -156,7 +163,8 @@ RunState RunState::parse(const std::string& text, const std::string& file) {
       .precision = word("precision"),
       .state_layout = word("optimizer_state"),
       .version = word("version"),
-      .config = {}};
+      .config = {},
+      .settings = {}};
   state.seed = seed_in(root.at("seed"));
   if (const auto mean = root.find("loss_mean")) {  // older checkpoints do not say
     state.loss_mean = mean->string();
@@ -164,6 +172,11 @@ RunState RunState::parse(const std::string& text, const std::string& file) {
   if (const auto base = root.find("base")) {  // older checkpoints have all there is
     for (const auto& [name, sum] : base->members()) {
       state.base.emplace_back(name, sum_in(sum));
+    }
+  }
+  if (const auto settings = root.find("settings")) {  // older checkpoints do not say
+    for (const auto& [name, value] : settings->members()) {
+      state.settings.emplace_back(name, value.string());
     }
   }
   if (const auto config = root.find("config")) {

@@ -52,8 +52,9 @@ struct RunState {
   int zero_stage = 0;
   std::string precision;
   std::string state_layout;
-  std::string version;  // of Tandem
-  std::string config;   // JSON, resolved
+  std::string version;                                        // of Tandem
+  std::string config;                                         // JSON, resolved
+  std::vector<std::pair<std::string, std::string>> settings;  // InitializeArgs::settings
 
   [[nodiscard]] std::string json() const;
   /// `file` is for messages. Throws user_error naming what is missing or out of range.

@@ -213,6 +213,23 @@ std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,
   return [schedule](std::int64_t step) { return schedule.at(step); };
 }
 
+std::vector<std::pair<std::string, std::string>> run_settings(const FinetuneFlags& flags,
+                                                              const Config& config,
+                                                              const LoraOptions& lora,
+                                                              std::int64_t total_steps) {
+  std::vector<std::pair<std::string, std::string>> settings = {
+      {"--steps", fmt::format("{}", total_steps)}};
+  if (config.schedule.type == ScheduleType::kConstant) {
+    settings.emplace_back("--lr_scheduler", flags.lr_scheduler);
+    settings.emplace_back("--warmup", fmt::format("{}", flags.warmup));
+  }
+  if (lora.any()) {
+    settings.emplace_back("the adapters' scale", fmt::format("{}", lora.scale()));
+    settings.emplace_back("--lora_dropout", fmt::format("{}", lora.dropout));
+  }
+  return settings;
+}
+
 namespace {
 
 /// Tells of a step that takes more records than the data set has; empty where it does not.

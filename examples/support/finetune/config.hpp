@@ -45,6 +45,12 @@ std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,
                                                      const Config& config,
                                                      std::int64_t total_steps);
 
+/// What beside the config decides a run's numbers (InitializeArgs::settings).
+std::vector<std::pair<std::string, std::string>> run_settings(const FinetuneFlags& flags,
+                                                              const Config& config,
+                                                              const LoraOptions& lora,
+                                                              std::int64_t total_steps);
+
 /// Lines printed before the first step: model, batch, length, overlap, threads.
 std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& config,
                                       const Pretrained& pretrained, const Engine& engine,

@@ -1,9 +1,16 @@
 // state.json: what is read back, and what is refused although its hash is right.
 #include "engine/checkpoint/run_state.hpp"
 
+#include <fstream>
+#include <sstream>
+#include <utility>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/checkpoint/changed_settings.hpp"
+#include "engine/config/config.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -39,6 +46,71 @@ TEST(RunStateText, IsReadBack) {
   const RunState read = RunState::parse(run.json(), "state.json");
   EXPECT_EQ(read.json(), run.json());
   EXPECT_EQ(read.seed, UINT64_MAX);
+}
+
+RunState run_with(std::string config, std::vector<std::pair<std::string, std::string>> settings) {
+  RunState run = a_run();
+  run.config = std::move(config);
+  run.settings = std::move(settings);
+  return RunState::parse(run.json(), "state.json");
+}
+
+TEST(ChangedSettings, AreALineEachWithBothValues) {
+  const RunState saved = run_with(
+      R"({"optimizer": {"type": "AdamW", "params": {"lr": 0.001, "betas": [0.9, 0.999]}},
+          "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4}},
+          "gradient_clipping": 1, "zero_optimization": {"stage": 3}, "fp16": {"enabled": true,
+          "initial_scale_power": 16}})",
+      {{"--steps", "4"}, {"--warmup", "0.01"}});
+  EXPECT_THAT(changed_settings(saved, saved), testing::IsEmpty());
+  const RunState now = run_with(
+      R"({"optimizer": {"type": "AdamW", "params": {"lr": 0.0005, "betas": [0.9, 0.99]}},
+          "scheduler": {"type": "", "params": {}}, "gradient_clipping": 0.1,
+          "zero_optimization": {"stage": 0}, "decay_norms": false,
+          "fp16": {"enabled": true, "initial_scale_power": 12}})",
+      {{"--steps", "8"}, {"--warmup", "0.01"}});
+  EXPECT_THAT(
+      changed_settings(saved, now),
+      testing::UnorderedElementsAre(
+          "optimizer.params.lr: 0.001 in the checkpoint, 0.0005 now: the new value is taken",
+          "optimizer.params.betas: [0.9,0.999] in the checkpoint, [0.9,0.99] now: the new value is "
+          "taken",
+          R"(scheduler.type: "WarmupLR" in the checkpoint, "" now: the new value is taken)",
+          "scheduler.params.warmup_num_steps: 4 in the checkpoint, not there now: the new value is "
+          "taken",
+          "gradient_clipping: 1 in the checkpoint, 0.1 now: the new value is taken",
+          "decay_norms: true in the checkpoint, false now: the new value is taken",
+          "fp16.initial_scale_power: 16 in the checkpoint, 12 now: the scale goes on from the "
+          "checkpoint's",
+          "--steps: 4 in the checkpoint, 8 now: the new value is taken"));
+}
+
+TEST(ChangedSettings, EachKeyIsOnThePage) {
+  std::ostringstream page;
+  page << std::ifstream(TANDEM_SOURCE_DIR "/docs/checkpoints.md").rdbuf();
+  const std::string config = resolved_json(parse_config(
+      R"({"train_batch_size": 1, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+          "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4}}})",
+      "ds.json"));
+  RunState known = run_with(R"({"gradient_clipping": 77})", {});
+  const std::vector<std::string> lines = changed_settings(known, run_with(config, {}));
+  EXPECT_GE(lines.size(), 15U);
+  for (const std::string& line : lines) {
+    const std::string key = line.substr(0, line.find_first_of(".:"));
+    EXPECT_THAT(page.str(), HasSubstr("`" + key)) << line;
+  }
+  for (const char* words : {"the new value is taken", "the checkpoint's scale is kept", "`--steps`",
+                            "`--lr_scheduler`", "`--warmup`"}) {
+    EXPECT_THAT(page.str(), HasSubstr(words));
+  }
+}
+
+TEST(ChangedSettings, OfACheckpointThatKnowsNoneThereIsNoLine) {
+  const RunState now =
+      run_with(R"({"gradient_clipping": 0.1, "decay_norms": true})", {{"--steps", "8"}});
+  EXPECT_THAT(changed_settings(run_with("", {}), now), testing::IsEmpty());
+  EXPECT_THAT(changed_settings(run_with(R"({"gradient_clipping": 0.1})", {}), now),
+              testing::IsEmpty());
 }
 
 /// The text with `value` for the key.
