@@ -13,7 +13,6 @@
 #include <fmt/ranges.h>
 
 #include "actors/collectives/collectives.hpp"
-#include "engine/layout/decay_groups.hpp"
 #include "engine/layout/update_config.hpp"
 #include "engine/model/model_check.hpp"
 #include "runtime/util/error.hpp"
@@ -52,37 +51,6 @@ at::Tensor copy_of(const std::vector<T>& values, at::IntArrayRef shape, at::Scal
   at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(type));
   std::memcpy(tensor.data_ptr(), values.data(), values.size() * sizeof(T));
   return tensor;
-}
-
-/// Checked: every parameter names one of them. Without `decay_norms` each has a second one behind
-/// all of them, for its norms and biases, which go there.
-std::vector<ParameterGroup> groups_of(InitializeArgs& arguments, bool decay_norms) {
-  std::vector<ParameterGroup> groups = arguments.parameter_groups;
-  if (groups.empty()) {
-    groups.emplace_back();
-  }
-  for (const UnitSpec& unit : arguments.model.units) {
-    for (const ParameterSpec& parameter : unit.parameters) {
-      if (parameter.group >= groups.size()) {
-        throw user_error("engine", "parameter {} is in group {}, and there are {} parameter groups",
-                         parameter.name, parameter.group, groups.size());
-      }
-    }
-  }
-  if (decay_norms) {
-    return groups;
-  }
-  const std::size_t given = groups.size();
-  for (std::size_t group = 0; group < given; ++group) {
-    groups.push_back(groups[group]);
-    groups.back().weight_decay = 0;
-  }
-  for (UnitSpec& unit : arguments.model.units) {
-    for (ParameterSpec& parameter : unit.parameters) {
-      parameter.group += is_norm_or_bias(parameter.name) ? given : 0;
-    }
-  }
-  return groups;
 }
 
 /// The description on which ranks must agree: names and shapes, in order.

@@ -31,6 +31,10 @@ class CheckpointLoad;
 /// Owned copies of a host batch as tensors. Compute lane.
 [[nodiscard]] Batch to_tensors(const HostBatch& host);
 
+/// Checked: every parameter names one of them. Without `decay_norms` each has a second one behind
+/// all of them, for its norms and biases, which go there.
+[[nodiscard]] std::vector<ParameterGroup> groups_of(InitializeArgs& arguments, bool decay_norms);
+
 /// TFLOP/s of one matmul: Engine::measure_peak_tflops().
 Task<double> peak_tflops(Rank* rank, MatmulOf own);
 

@@ -188,6 +188,12 @@ CAMPAIGNS = [
          gtest("test_actors", "*UpdateKernels*:*Rounding*:*SplitMaster*"), passed),
     same("parity", "losses, gradients and weights beside Transformers and torch", "within the limits of their rounding",
          "for folder in tests/data/references/small_*; do $BIN/tandem parity $folder || exit 1; done", parity),
+    Campaign("numbers", "schedulers beside DeepSpeed's, and runs drawn by seed (family, shape, masks, ranks, stage, optimizer, means, "
+             "resumed) beside torch and Transformers in float64",
+             "all schedulers equal; 200 runs within 8 deviations of float32's rounding, resumed ones bit for bit",
+             "$PYTHON tests/drills/numbers.py --bin $BIN", "$PYTHON tests/drills/numbers.py --bin $BIN --runs 12",
+             drill("{schedules} schedules, {schedules_apart} differ; {runs} runs, {resumed} of them resumed, {without_labels} with records "
+                   "without labels: {beyond} beyond rounding, the farthest at {farthest} of its bound")),
     same("ranks_digits", "losses over ranks, stages, overlap, launchers", "the same digits",
          gtest("test_examples", "Ranks.*Digit*:Finetune.Schedules*:Cifar.*Digit*"), passed),
     Campaign("seeds", "seeds of the simulator: training, saving, messages, files with faults",
