@@ -78,9 +78,11 @@ std::vector<std::string> changed_settings(const RunState& saved, const RunState&
   std::vector<std::string> lines;
   Values before = values_of(saved.config);
   if (!before.empty()) {
-    // Checkpoints of before there was the key had its default.
-    before.try_emplace("decay_norms", "true");
-    compare(before, values_of(now.config), lines);
+    const Values after = values_of(now.config);
+    if (after.contains("decay_norms")) {  // checkpoints of before there was the key had its default
+      before.try_emplace("decay_norms", "true");
+    }
+    compare(before, after, lines);
   }
   if (!saved.settings.empty()) {
     compare(Values(saved.settings.begin(), saved.settings.end()),
