@@ -143,7 +143,8 @@ int cifar10(CifarFlags flags) {
   const auto train_images = std::make_shared<const CifarImages>(std::move(data.train));
   const auto test_images = std::make_shared<const CifarImages>(std::move(data.test));
   const std::int64_t epoch_steps = steps_per_epoch(config, train_images->size());
-  const std::int64_t total_steps = flags.steps > 0 ? flags.steps : flags.epochs * epoch_steps;
+  const std::int64_t total_steps =
+      flags.steps > 0 ? flags.steps : steps_of_epochs(flags.epochs, epoch_steps);
 
   require_traced_steps(flags, 0, total_steps);
   Model model = model_of(flags);

@@ -40,7 +40,7 @@ struct TutorialFlags {
   std::string data_dir;
   std::string output_dir;
   std::string init_weights;
-  std::int64_t epochs = 2;
+  double epochs = 2;
   std::int64_t batch_size = 4;
   std::int64_t steps = 0;
   std::int64_t log_interval = 2000;
@@ -54,7 +54,7 @@ std::optional<TutorialFlags> parse(int argc, const char* const* argv) {
   TutorialFlags f;
   CLI::App app("Trains the CIFAR-10 net in a plain loop, as PyTorch's tutorial does.",
                "cifar10_tutorial");
-  app.add_option("-e,--epochs", f.epochs, "Epochs")->capture_default_str();
+  app.add_option("-e,--epochs", f.epochs, "Epochs, 0.5 or 1.5, too")->capture_default_str();
   app.add_option("--batch_size", f.batch_size, "Images per step")->capture_default_str();
   app.add_option("--lr", f.sgd.lr, "Learning rate")->capture_default_str();
   app.add_option("--momentum", f.sgd.momentum, "Momentum")->capture_default_str();
@@ -76,7 +76,7 @@ std::optional<TutorialFlags> parse(int argc, const char* const* argv) {
   if (parse_command_line(app, argc, argv)) {
     return std::nullopt;
   }
-  require_above_zero("--epochs", static_cast<double>(f.epochs));
+  require_above_zero("--epochs", f.epochs);
   require_above_zero("--batch_size", static_cast<double>(f.batch_size));
   require_above_zero("--log-interval", static_cast<double>(f.log_interval));
   require_above_zero("--lr", f.sgd.lr, kMostRate);
@@ -121,14 +121,14 @@ std::int64_t train(const TutorialFlags& flags, const CifarImages& images, AtenNe
   std::int64_t step = 0;
   std::int64_t trained = 0;
   RunningLoss running(flags.log_interval);
-  const auto goes_on = [&](std::int64_t epoch) {
-    return flags.steps > 0 ? step < flags.steps : epoch < flags.epochs;
-  };
-  for (std::int64_t epoch = 0; goes_on(epoch); ++epoch) {
+  const std::int64_t epoch_steps = (images.size() + flags.batch_size - 1) / flags.batch_size;
+  const std::int64_t steps =
+      flags.steps > 0 ? flags.steps : steps_of_epochs(flags.epochs, epoch_steps);
+  for (std::int64_t epoch = 0; step < steps; ++epoch) {
     const std::vector<std::int64_t> order = epoch_order(
         {.records = images.size(), .shuffle = flags.shuffle, .seed = flags.seed}, epoch);
     std::int64_t number = 0;
-    for (auto at = order.begin(); at != order.end() && goes_on(epoch); ++number) {
+    for (auto at = order.begin(); at != order.end() && step < steps; ++number) {
       const auto end = at + std::min<std::ptrdiff_t>(flags.batch_size, order.end() - at);
       const std::vector<std::int64_t> indices(at, end);
       at = end;

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -225,6 +226,11 @@ void add_seed(CLI::App& app, std::uint64_t& seed, const std::string& text) {
       },
       "");
   app.add_option("--seed", seed, text)->check(whole)->capture_default_str();
+}
+
+std::int64_t steps_of_epochs(double epochs, std::int64_t steps_per_epoch) {
+  const double steps = std::ceil(epochs * static_cast<double>(steps_per_epoch));
+  return static_cast<std::int64_t>(std::min(steps, kMostOfFlag));
 }
 
 std::int64_t bytes_of_gib(std::string_view flag, double gib) {

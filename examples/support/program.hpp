@@ -40,6 +40,10 @@ void require_one_of(std::string_view flag, const std::string& value,
 void require_above_zero(std::string_view flag, double value, double at_most = kMostOfFlag);
 void require_not_negative(std::string_view flag, double value, double at_most = kMostOfFlag);
 
+/// Steps of `epochs` epochs, a whole number of them or not; what is begun counts, as in
+/// Transformers.
+[[nodiscard]] std::int64_t steps_of_epochs(double epochs, std::int64_t steps_per_epoch);
+
 /// A number of GiB (0 and fractions are allowed) in bytes; throws user_error for what no machine
 /// has.
 [[nodiscard]] std::int64_t bytes_of_gib(std::string_view flag, double gib);

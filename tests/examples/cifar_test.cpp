@@ -220,6 +220,18 @@ TEST_F(Cifar, FlagsThatCannotBe) {
           {"--dtype", "bf16.enabled"});
 }
 
+TEST_F(Cifar, PartsOfAnEpochAreTrained) {
+  const Finished done = cifar(
+      fmt::format("--dtype fp32 --epochs 0.02 --output_dir '{}'", path("part")));  // of 625 steps
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(column("part", "loss").size(), 13U);
+  const Finished plain =
+      tutorial(fmt::format("--epochs 0.001 --output_dir '{}'", path("plain")));  // of 2500 steps
+  ASSERT_EQ(plain.code, 0) << plain.err;
+  const std::string losses = content_of(folder_ / "plain/losses.jsonl");
+  EXPECT_EQ(std::count(losses.begin(), losses.end(), '\n'), 3);
+}
+
 TEST_F(Cifar, DamagedDataIsOneLine) {
   std::string records(3073 * 20, '\1');
   write("data/test_batch.bin", records);

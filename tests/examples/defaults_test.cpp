@@ -108,6 +108,14 @@ TEST_F(Defaults, EpochsDecideAndTheStartSaysSo) {
   const Finished steps = run("steps", fmt::format("{} --max_steps 4", kShort));
   EXPECT_THAT(steps.out, HasSubstr("4 steps = 0.8 epochs of 5\n"));
   EXPECT_EQ(column("steps", "loss").size(), 4U);
+  const Finished part = run("part", fmt::format("{} --num_train_epochs 1.5", kShort));
+  ASSERT_EQ(part.code, 0) << part.err;
+  EXPECT_THAT(part.out, HasSubstr("8 steps = 1.6 epochs of 5\n"));  // 7.5, and what is begun counts
+  EXPECT_EQ(column("part", "loss").size(), 8U);
+  EXPECT_EQ(run("half", fmt::format("{} --num_train_epochs 0.5", kShort)).code, 0);
+  EXPECT_EQ(column("half", "loss").size(), 3U);
+  expect_refused(run("none", fmt::format("{} --num_train_epochs 0", kShort)),
+                 {"--num_train_epochs"});
   const Finished cut = run("cut", fmt::format("{} --num_train_epochs 3 --bench_steps 7", kShort));
   EXPECT_THAT(cut.out, HasSubstr("7 steps = 1.4 epochs of 5\n"));
   EXPECT_EQ(column("cut", "loss").size(), 7U);

@@ -11,7 +11,7 @@ namespace tandem {
 namespace {
 
 void add_example_flags(CLI::App& app, CifarFlags& f) {
-  app.add_option("-e,--epochs", f.epochs, "Epochs")->capture_default_str();
+  app.add_option("-e,--epochs", f.epochs, "Epochs, 0.5 or 1.5, too")->capture_default_str();
   app.add_option("--log-interval,--log_interval", f.log_interval, "Mini-batches between loss lines")
       ->capture_default_str();
   app.add_flag("--moe", f.moe, "Mixtures of experts before the last layer");
@@ -50,7 +50,7 @@ void add_own_flags(CLI::App& app, CifarFlags& f) {
 
 void check(const CifarFlags& f) {
   check_run_flags(f);
-  require_above_zero("--epochs", static_cast<double>(f.epochs));
+  require_above_zero("--epochs", f.epochs);
   require_above_zero("--workers", f.workers);
   require_above_zero("--prefetch", static_cast<double>(f.prefetch));
   require_above_zero("--ep-world-size", static_cast<double>(f.ep_world_size));

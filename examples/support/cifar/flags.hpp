@@ -21,7 +21,7 @@ struct CifarFlags : RunFlags {
     seed = 0;
   }
 
-  std::int64_t epochs = 30;
+  double epochs = 30;
   std::string data_dir;
   std::string init_weights;
   int workers = 1;

@@ -196,7 +196,7 @@ RunLength run_length(const FinetuneFlags& flags, const Config& config, std::int6
   if (flags.steps > 0) {
     return {flags.steps, per_epoch};
   }
-  const std::int64_t steps = flags.num_train_epochs * per_epoch;
+  const std::int64_t steps = steps_of_epochs(flags.num_train_epochs, per_epoch);
   return {flags.bench_steps > 0 ? std::min(steps, flags.bench_steps) : steps, per_epoch};
 }
 

@@ -167,7 +167,8 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
                  "deepspeed_example: its bits, by --append_eos off, --loss_on all, --lr_scheduler "
                  "constant and --bench_steps 100 where these are not given; or off")
       ->capture_default_str();
-  app.add_option("--num_train_epochs", f.num_train_epochs, "Epochs; --steps goes before them")
+  app.add_option("--num_train_epochs", f.num_train_epochs,
+                 "Epochs, 0.5 or 1.5, too; --steps goes before them")
       ->capture_default_str();
   app.add_option(
          "--weight_decay", f.weight_decay,
@@ -320,7 +321,7 @@ void check(const FinetuneFlags& f) {
   if (!f.save_dtype.empty()) {
     require_one_of("--save_dtype", f.save_dtype, {"fp32", "bf16", "fp16"});
   }
-  require_above_zero("--num_train_epochs", static_cast<double>(f.num_train_epochs));
+  require_above_zero("--num_train_epochs", f.num_train_epochs);
   require_not_negative("--bench_steps", static_cast<double>(f.bench_steps));
   require_not_negative("--weight_decay", f.weight_decay, kMostRate);
   if (!(f.warmup >= 0 && f.warmup <= 1)) {

@@ -40,7 +40,7 @@ struct FinetuneFlags : RunFlags {
   std::string recipe = "off";  // other defaults of some flags (apply_recipe())
   double lr = 0;               // required beside --model_name
   std::int64_t batch_size = 0;
-  std::int64_t num_train_epochs = 1;
+  double num_train_epochs = 1;
   double weight_decay = 0.01;
   std::string decay_norms = "on";  // off: not of norms and biases
   double warmup = 0.01;            // share of the steps over which the learning rate rises linearly
