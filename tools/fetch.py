@@ -160,12 +160,13 @@ def fetch_archive(archive, cache):
 
 
 def fetch_from_hub(kind, name):
+    name, _, revision = name.partition("@")
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise Failure(f"[fetch] {name} comes from the Hugging Face hub and huggingface_hub is not in .venv; run .venv/bin/python -m pip install huggingface_hub", 2) from None
     try:
-        return Path(snapshot_download(name, repo_type=kind, allow_patterns=PATTERNS[kind]))
+        return Path(snapshot_download(name, repo_type=kind, revision=revision or None, allow_patterns=PATTERNS[kind]))
     except Exception as error:  # its errors come from several libraries
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise Failure(f"[fetch] {kind} {name}: {first.rstrip('.')}; check the id and HF_ENDPOINT") from None
@@ -174,7 +175,7 @@ def fetch_from_hub(kind, name):
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="tandem fetch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["model", "dataset"])
-    parser.add_argument("id", help="cifar10, or ORG/NAME on the hub")
+    parser.add_argument("id", help="cifar10, or ORG/NAME on the hub, with @REVISION behind it maybe")
     parser.add_argument("--url", help="another address of the same archive")
     args = parser.parse_args(arguments)
     try:
@@ -183,7 +184,7 @@ def main(arguments=None):
             print(fetch_archive(archive, cache_folder()))
         elif args.url:
             raise Failure(f"[fetch] --url goes with cifar10 only, not with {args.id}; HF_ENDPOINT is the hub's address", 2)
-        elif args.id.count("/") > 1 or not args.id.strip("/"):
+        elif args.id.partition("@")[0].count("/") > 1 or not args.id.strip("/"):
             raise Failure(f"[fetch] \"{args.id}\" is no id; use cifar10, or ORG/NAME on the hub", 2)
         else:
             print(fetch_from_hub(args.kind, args.id))

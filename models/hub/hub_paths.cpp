@@ -52,49 +52,107 @@ fs::path hub_cache() {
 
 bool is_model_folder(const fs::path& folder) { return fs::is_regular_file(folder / "config.json"); }
 
-/// The revision that refs/main names; empty: none.
-std::string main_revision(const fs::path& repository) {
-  std::ifstream file(repository / "refs" / "main");
+/// A hub id and the revision behind it: "org/name@v1.0". An empty revision is the main branch.
+struct HubName {
+  std::string id;
   std::string revision;
-  file >> revision;
-  return revision;
+};
+
+HubName hub_name_of(const std::string& name) {
+  const std::size_t at = name.find('@', 1);
+  if (at == std::string::npos || at + 1 == name.size()) {
+    return {.id = name, .revision = ""};
+  }
+  return {.id = name.substr(0, at), .revision = name.substr(at + 1)};
 }
 
-/// The snapshot of a hub id in the cache (kind: "models" or "datasets") that its main branch stands
-/// for; without such a branch the only whole one, or the newest of them. Empty: there is none.
-fs::path snapshot_of(const std::string& kind, const std::string& id) {
-  std::string folder = kind + "--" + id;
-  for (std::size_t at = folder.find('/'); at != std::string::npos; at = folder.find('/', at)) {
-    folder.replace(at, 1, "--");
+/// The commit that refs/`revision` names (a branch, a tag, "refs/pr/1"); empty: none.
+std::string commit_of(const fs::path& repository, const std::string& revision) {
+  const fs::path below = fs::path(revision).lexically_normal();
+  if (below.is_absolute() || below.begin() == below.end() || *below.begin() == "..") {
+    return "";
   }
-  const fs::path repository = hub_cache() / folder;
-  const bool is_model = kind == "models";
-  const auto is_whole = [is_model](const fs::path& snapshot) {
-    return is_model ? is_model_folder(snapshot) : fs::is_directory(snapshot);
-  };
-  std::error_code ignored;
-  if (const std::string main = main_revision(repository);
-      !main.empty() && main.find('/') == std::string::npos) {
-    const fs::path snapshot = repository / "snapshots" / main;
-    if (is_whole(snapshot)) {
-      return snapshot;
+  std::ifstream file(repository / "refs" / below);
+  std::string commit;
+  file >> commit;
+  return commit.find('/') == std::string::npos ? commit : "";
+}
+
+/// A repository of the cache: `kind` is "models" or "datasets".
+class HubRepository {
+ public:
+  HubRepository(std::string kind, const std::string& name)
+      : is_model_(kind == "models"), name_(hub_name_of(name)) {
+    std::string folder = std::move(kind) + "--" + name_.id;
+    for (std::size_t at = folder.find('/'); at != std::string::npos; at = folder.find('/', at)) {
+      folder.replace(at, 1, "--");
     }
-    if (fs::is_directory(snapshot, ignored)) {
-      throw user_error(is_model ? "model" : "dataset",
-                       "the download of {} is not whole ({} has no config.json); finish it "
-                       "(./tandem fetch {} {})",
-                       id, snapshot.string(), is_model ? "model" : "dataset", id);
-    }
+    folder_ = hub_cache() / folder;
   }
-  fs::path newest;
-  for (const fs::directory_entry& entry :
-       fs::directory_iterator(repository / "snapshots", ignored)) {
-    if (is_whole(entry.path()) &&
-        (newest.empty() || fs::last_write_time(entry) > fs::last_write_time(newest))) {
-      newest = entry.path();
+
+  /// The snapshot of the revision; without one that of the main branch, and where there is no such
+  /// branch the only whole one, or the newest of them. Empty: the repository is not there.
+  [[nodiscard]] fs::path snapshot() const {
+    std::error_code ignored;
+    const std::string& asked = name_.revision;
+    const std::string commit = commit_of(folder_, asked.empty() ? "main" : asked);
+    if (!commit.empty() && is_there(commit)) {
+      return whole(folder_ / "snapshots" / commit);
     }
+    fs::path found;
+    std::size_t matches = 0;
+    for (const fs::directory_entry& entry :
+         fs::directory_iterator(folder_ / "snapshots", ignored)) {
+      if (!asked.empty()) {
+        const std::string hash = entry.path().filename().string();
+        if (hash.starts_with(asked)) {
+          found = entry.path();
+          matches = hash == asked ? 1 : matches + 1;
+        }
+        if (hash == asked) {
+          break;
+        }
+      } else if (is_whole(entry.path()) &&
+                 (found.empty() || fs::last_write_time(entry) > fs::last_write_time(found))) {
+        found = entry.path();
+      }
+    }
+    if (!asked.empty() && fs::is_directory(folder_, ignored) && matches != 1) {
+      throw user_error(room(), "{} has {} revision {} in the cache ({}); {}", name_.id,
+                       matches == 0 ? "no" : "several that begin as", asked, folder_.string(),
+                       fetch_text());
+    }
+    return asked.empty() || found.empty() ? found : whole(found);
   }
-  return newest;
+
+ private:
+  [[nodiscard]] bool is_there(const std::string& commit) const {
+    std::error_code ignored;
+    return fs::is_directory(folder_ / "snapshots" / commit, ignored);
+  }
+  [[nodiscard]] bool is_whole(const fs::path& snapshot) const {
+    return is_model_ ? is_model_folder(snapshot) : fs::is_directory(snapshot);
+  }
+  [[nodiscard]] fs::path whole(const fs::path& snapshot) const {
+    if (!is_whole(snapshot)) {
+      throw user_error(room(), "the download of {} is not whole ({} has no config.json); {}",
+                       name_.id, snapshot.string(), fetch_text());
+    }
+    return snapshot;
+  }
+  [[nodiscard]] std::string room() const { return is_model_ ? "model" : "dataset"; }
+  [[nodiscard]] std::string fetch_text() const {
+    return fmt::format("download it (./tandem fetch {} {}{}{})", room(), name_.id,
+                       name_.revision.empty() ? "" : "@", name_.revision);
+  }
+
+  bool is_model_;
+  HubName name_;
+  fs::path folder_;
+};
+
+fs::path snapshot_of(const std::string& kind, const std::string& name) {
+  return HubRepository(kind, name).snapshot();
 }
 
 std::vector<std::string> names_in(const fs::path& folder) {
@@ -119,7 +177,7 @@ bool is_slip(const std::string& name) {
 bool looks_like_path(const std::string& name) {
   const fs::path path = name;
   const bool rooted = name.starts_with('/') || name.starts_with('.') || name.starts_with('~');
-  return rooted || std::ranges::count(name, '/') > 1 || name.ends_with('/') ||
+  return rooted || std::ranges::count(hub_name_of(name).id, '/') > 1 || name.ends_with('/') ||
          std::ranges::find(kFileEnds, path.extension().string()) != kFileEnds.end() ||
          (path.has_parent_path() ? fs::is_directory(path.parent_path()) : is_slip(name));
 }

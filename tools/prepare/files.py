@@ -219,7 +219,7 @@ def base_of(adapters):
 
 
 def is_hub_id(name):
-    return name.count("/") <= 1 and not name.startswith((".", "/", "~")) and kind_of(Path(name))[0] not in TEXTS | PAIRS | set(TABLES)
+    return hub.id_and_revision(name)[0].count("/") <= 1 and not name.startswith((".", "/", "~")) and kind_of(Path(name))[0] not in TEXTS | PAIRS | set(TABLES)
 
 
 def advice(kind, name):

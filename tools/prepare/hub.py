@@ -28,32 +28,53 @@ def cache():
     return home / "hub"
 
 
-def main_revision(repository):
-    """The revision that refs/main names, or None."""
+def id_and_revision(name):
+    """A hub id and the revision behind it, "org/name@v1.0"; without one ""."""
+    at = name.find("@", 1)
+    return (name, "") if at < 0 or at + 1 == len(name) else (name[:at], name[at + 1:])
+
+
+def commit_of(repository, revision):
+    """The commit that refs/ names so (a branch, a tag, "refs/pr/1"), or None."""
+    below = os.path.normpath(revision)
+    if below.startswith(("/", "..")):
+        return None
     try:
-        words = (repository / "refs" / "main").read_text(encoding="utf-8").split()
+        words = (repository / "refs" / below).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError):
         return None
     return words[0] if words and "/" not in words[0] else None
 
 
 def snapshot(kind, name):
-    """The folder of a repository ("models" or "datasets") that its main branch stands for; without such a branch the
-    only whole one, or the newest of them. None: there is none."""
+    """The folder of a repository ("models" or "datasets") that stands for the revision behind its name; without one for
+    its main branch, and where there is no such branch the only whole one, or the newest of them. None: there is none."""
+    name, revision = id_and_revision(name)
     repository = cache() / f"{kind}--{name.replace('/', '--')}"
+    room = kind.removesuffix("s")
+    fetch = f"download it (./tandem fetch {room} {name}{'@' if revision else ''}{revision})"
 
     def is_whole(folder):
         return (folder / "config.json").is_file() if kind == "models" else folder.is_dir()
 
-    revision = main_revision(repository)
-    if revision:
-        folder = repository / "snapshots" / revision
-        if is_whole(folder):
-            return folder
-        if folder.is_dir():
-            raise UserError(f"[prepare] the download of {name} is not whole ({folder} has no config.json); finish it (./tandem fetch model {name})")
-    found = [path for path in (repository / "snapshots").glob("*") if is_whole(path)]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+    def whole(folder):
+        if not is_whole(folder):
+            raise UserError(f"[prepare] the download of {name} is not whole ({folder} has no config.json); {fetch}")
+        return folder
+
+    commit = commit_of(repository, revision or "main")
+    if commit and (repository / "snapshots" / commit).is_dir():
+        return whole(repository / "snapshots" / commit)
+    there = list((repository / "snapshots").glob("*"))
+    if not revision:
+        return max((path for path in there if is_whole(path)), key=lambda path: path.stat().st_mtime, default=None)
+    found = [path for path in there if path.name == revision] or [path for path in there if path.name.startswith(revision)]
+    if len(found) == 1:
+        return whole(found[0])
+    if not repository.is_dir():
+        return None
+    many = "several that begin as" if found else "no"
+    raise UserError(f"[prepare] {name} has {many} revision {revision} in the cache ({repository}); {fetch}")
 
 
 def split_of(path):

@@ -96,6 +96,41 @@ TEST_F(HubPaths, TheMainBranchCountsAndNotTheNewestSnapshot) {
   test::expect_error([&] { (void)resolve_model_folder("a/m"); }, {"not whole", "fetch model a/m"});
 }
 
+TEST_F(HubPaths, ARevisionStandsBehindTheId) {
+  const std::string repository = "hub/models--a--m/";
+  for (const char* commit : {"111aaa", "111bbb", "222ccc", "333ddd", "1"}) {
+    put(repository + "snapshots/" + commit + "/config.json");
+  }
+  put(repository + "snapshots/444eee/tokenizer.json");
+  for (const auto& [ref, commit] :
+       {std::pair{"main", "111aaa"}, {"v1.0", "222ccc"}, {"refs/pr/7", "333ddd"}}) {
+    put(repository + "refs/" + ref);
+    test::put(dir_ / repository / "refs" / ref, std::string(commit) + "\n");
+  }
+  for (const auto& [revision, commit] : {std::pair{"main", "111aaa"},
+                                         {"v1.0", "222ccc"},
+                                         {"refs/pr/7", "333ddd"},
+                                         {"222ccc", "222ccc"},
+                                         {"111b", "111bbb"},
+                                         {"1", "1"}}) {
+    EXPECT_EQ(resolve_model_folder(std::string("a/m@") + revision).filename(), commit) << revision;
+  }
+  EXPECT_EQ(resolve_model_folder("a/m").filename(), "111aaa");
+  const auto refused = [](const std::string& name, std::initializer_list<std::string_view> parts) {
+    test::expect_error([&] { (void)resolve_model_folder(name); }, parts);
+  };
+  refused("a/m@v2", {"a/m has no revision v2", "./tandem fetch model a/m@v2"});
+  refused("a/m@111", {"several that begin as revision 111"});
+  refused("a/m@444", {"not whole", "./tandem fetch model a/m@444"});
+  refused("a/m@../snapshots/222ccc", {"no revision ../snapshots/222ccc"});
+  refused("b/m@v1", {"neither a folder", "./tandem fetch model b/m@v1"});
+  put("a@b/config.json");  // a folder of that name is one
+  EXPECT_EQ(resolve_model_folder(path("a@b")), dir_ / "a@b");
+  put("hub/datasets--a--d/snapshots/1/train.jsonl");
+  put("hub/datasets--a--d/snapshots/2/train.jsonl");
+  EXPECT_EQ(resolve_dataset_file("a/d@2").parent_path().filename(), "2");
+}
+
 TEST_F(HubPaths, TheCacheLiesWhereHuggingFaceHasIt) {
   put("xdg/huggingface/hub/models--a--m/snapshots/1/config.json");
   const test::Variable none("HF_HUB_CACHE", "");

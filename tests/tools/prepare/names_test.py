@@ -63,6 +63,21 @@ class Cache(unittest.TestCase):
         with self.assertRaisesRegex(UserError, "not whole.*fetch model a/m"):
             hub.snapshot("models", "a/m")
 
+    def test_a_revision_stands_behind_the_id(self):
+        os.environ["HF_HUB_CACHE"] = str(self.root)
+        for commit in ("111aaa", "111bbb", "222ccc", "333ddd", "1"):
+            self.put(f"models--a--m/snapshots/{commit}/config.json")
+        self.put("models--a--m/snapshots/444eee/tokenizer.json")
+        for ref, commit in (("main", "111aaa"), ("v1.0", "222ccc"), ("refs/pr/7", "333ddd")):
+            self.put(f"models--a--m/refs/{ref}", f"{commit}\n")
+        for revision, commit in (("main", "111aaa"), ("v1.0", "222ccc"), ("refs/pr/7", "333ddd"), ("222ccc", "222ccc"), ("111b", "111bbb"), ("1", "1")):
+            self.assertEqual(files.model_folder(f"a/m@{revision}").name, commit, revision)
+        for name, said in (("a/m@v2", "a/m has no revision v2 .*fetch model a/m@v2"), ("a/m@111", "several that begin as revision 111"),
+                           ("a/m@444", "not whole.*fetch model a/m@444"), ("a/m@../snapshots/222ccc", "no revision"),
+                           ("b/m@v1", "neither a folder.*fetch model b/m@v1")):
+            with self.assertRaisesRegex(UserError, said):
+                files.model_folder(name)
+
     def test_a_snapshot_of_weights_alone_is_no_model(self):
         os.environ["HF_HUB_CACHE"] = str(self.root)
         self.put("models--a--m/snapshots/111/config.json")
