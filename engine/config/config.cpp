@@ -15,9 +15,9 @@
 #include "engine/config/key_rules.hpp"
 #include "engine/config/key_table.hpp"
 #include "engine/config/key_value.hpp"
+#include "engine/config/unknown_keys.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
-#include "runtime/util/nearest.hpp"
 
 namespace tandem {
 namespace {
@@ -25,6 +25,7 @@ namespace {
 using simdjson::dom::element;
 
 constexpr std::size_t kFileBytesMax = 1 << 20;
+constexpr std::size_t kUnknownMax = 300;
 
 constexpr std::string_view kZero = "zero_optimization";
 
@@ -61,6 +62,7 @@ class Parser {
     choose_types();
     rows_ = key_table(config_);
     collect(root_, "");
+    require_some_known();
     check_old_blocks();
     for (KeyRow& row : rows_) {
       take(row);
@@ -115,10 +117,7 @@ class Parser {
       } else if (path == kZero && member.value.get(on) == simdjson::SUCCESS) {
         give("zero_optimization.stage", path, member.value);
       } else if (const LeftKey* left = left_key(path)) {
-        config_.keys.push_back({.path = path,
-                                .value = simdjson::minify(member.value),
-                                .status = KeyStatus::kNotApplicable,
-                                .reason = std::string(left->reason)});
+        leave(path, member.value, left->reason);
       } else if (is_block(path)) {
         if (member.value.is_object()) {
           collect(member.value, path + ".");
@@ -127,7 +126,7 @@ class Parser {
                            kind_of(member.value));
         }
       } else {
-        unknown(prefix, std::string(member.key));
+        unknown(prefix, std::string(member.key), member.value);
       }
     }
   }
@@ -180,31 +179,36 @@ class Parser {
     }
   }
 
-  [[noreturn]] void unknown(const std::string& prefix, const std::string& key) const {
-    std::vector<std::string_view> names;
-    std::string elsewhere;
-    for (const KeyRow& row : rows_) {
-      const std::string_view path = row.path;
-      if (path.starts_with(prefix)) {
-        const std::string_view rest = path.substr(prefix.size());
-        names.push_back(rest.substr(0, rest.find('.')));
-      }
-      // The name of the row or of one of its blocks, somewhere else in the tree.
-      for (std::size_t begin = 0, end = 0; end != std::string_view::npos && elsewhere.empty();
-           begin = end + 1) {
-        end = path.find('.', begin);
-        if (path.substr(begin, end == std::string_view::npos ? end : end - begin) == key) {
-          elsewhere = path.substr(0, end);
-        }
-      }
+  void unknown(const std::string& prefix, const std::string& key, const element& value) {
+    const std::string hint = unknown_key_hint(prefix, key, rows_);
+    if (!hint.empty()) {
+      throw user_error("config", "{}: unknown key \"{}{}\"; {}", where(prefix + key), prefix, key,
+                       hint);
     }
-    if (prefix == "optimizer." || prefix == "scheduler.") {
-      names.push_back("type");
+    leave(prefix + key, value, kUnknownKey);
+    if (++unknown_ > kUnknownMax) {
+      require_some_known();
     }
-    const std::string hint =
-        elsewhere.empty() ? name_hint(key, names) : fmt::format("did you mean \"{}\"?", elsewhere);
-    throw user_error("config", "{}: unknown key \"{}{}\"; {}", where(prefix + key), prefix, key,
-                     hint);
+  }
+
+  /// Another JSON file, of a model or a tokenizer, is none of DeepSpeed's.
+  void require_some_known() const {
+    const bool none = given_.empty() && !config_.optimizer.given &&
+                      config_.schedule.type == ScheduleType::kConstant;
+    if (unknown_ > kUnknownMax || (unknown_ > 0 && none)) {
+      throw user_error("config",
+                       "{}: {} of its names are none of DeepSpeed's, as \"{}\"; give a DeepSpeed "
+                       "JSON",
+                       origin_, unknown_ > kUnknownMax ? "hundreds" : "all",
+                       config_.keys.back().path);
+    }
+  }
+
+  void leave(const std::string& path, const element& value, std::string_view reason) {
+    config_.keys.push_back({.path = path,
+                            .value = simdjson::minify(value),
+                            .status = KeyStatus::kNotApplicable,
+                            .reason = std::string(reason)});
   }
 
   void take(KeyRow& row) {
@@ -389,6 +393,7 @@ class Parser {
   Config config_;
   std::vector<KeyRow> rows_;
   std::map<std::string, Given> given_;
+  std::size_t unknown_ = 0;  // names that were passed over
 };
 
 }  // namespace

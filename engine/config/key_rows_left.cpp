@@ -15,10 +15,11 @@ constexpr std::string_view kNoScale = "bf16 has the range of fp32 and needs no l
 constexpr std::string_view kMixed = "an option of apex; fp16 and bf16 decide what computes";
 constexpr std::string_view kOneBit = "of a compressed optimizer; this one has no such phase";
 constexpr std::string_view kLinks = "ranks meet by the environment, over the links there are";
+constexpr std::string_view kUnsplit = "of layers split over ranks, which autotp_size refuses here";
 constexpr std::string_view kMisplaced =
     "DeepSpeed does not read it here, either; its place is optimizer.params";
 
-constexpr std::array<LeftKey, 106> kLeft = {{
+constexpr std::array<LeftKey, 127> kLeft = {{
     // Spellings and keys of older versions.
     {"amp.*", "apex is not here: fp16 and bf16 decide what computes"},
     {"fp16.opt_level", kMixed},
@@ -41,6 +42,7 @@ constexpr std::array<LeftKey, 106> kLeft = {{
     {"bfloat16.hysteresis", kNoScale},
     {"bfloat16.min_loss_scale", kNoScale},
     {"bfloat16.auto_cast", "inputs are cast where the model needs it"},
+    {"allgather_size", "a unit is gathered whole, in the order of its uses"},
     {"allreduce_always_fp32", "gradients are summed in fp32 always"},
     {"fp32_allreduce", "gradients are summed in fp32 always"},
     {"optimizer.params.comm_backend_name", kOneBit},
@@ -59,6 +61,16 @@ constexpr std::array<LeftKey, 106> kLeft = {{
     {"checkpoint.writer.show_statistics", "checkpoints have a format of their own"},
     {"checkpoint.writer.io_multiplier", "checkpoints have a format of their own"},
     {"checkpointing.*", "DeepSpeed does not read it, either; --save_every and --keep decide"},
+    {"tensor_parallel.dtype", kUnsplit},
+    {"tensor_parallel.injection_policy_tuple", kUnsplit},
+    {"tensor_parallel.keep_module_on_host", kUnsplit},
+    {"tensor_parallel.kernel_inject", kUnsplit},
+    {"tensor_parallel.replace_with_kernel_inject", kUnsplit},
+    {"tensor_parallel.partition_config", kUnsplit},
+    {"tensor_parallel.preset_model", kUnsplit},
+    {"tensor_parallel.tensor_parallel", kUnsplit},
+    {"tensor_parallel.tp", kUnsplit},
+    {"tensor_parallel.tp_overlap_comm", kUnsplit},
     {"nebula.*", "checkpoints have a format of their own"},
     {"datastates_ckpt.*", "checkpoints have a format of their own"},
     // Keys that tune or observe.
@@ -102,6 +114,16 @@ constexpr std::array<LeftKey, 106> kLeft = {{
     {"output_dir", kFlags},
     {"logging_steps", kFlags},
     {"save_steps", kFlags},
+    {"log", kFlags},
+    {"logger", kFlags},
+    {"data", kFlags},
+    {"steps", kFlags},
+    {"checkpoint_dir", kFlags},
+    {"checkpoint_path", kFlags},
+    {"checkpoint_interval", kFlags},
+    {"test_batch_size", kFlags},
+    {"valid_batch_size", kFlags},
+    {"validation_batch_size", kFlags},
     {"logging", kFlags},
     {"logging_dir", kFlags},
     {"eval_steps", kFlags},

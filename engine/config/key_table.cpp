@@ -120,7 +120,7 @@ std::vector<KeyRow> key_table(Config& config) {
 }
 
 std::span<const KeyAlias> key_aliases() {
-  static constexpr std::array<KeyAlias, 17> kAliases = {{
+  static constexpr std::array<KeyAlias, 20> kAliases = {{
       {"bfloat16.enabled", "bf16.enabled"},
       {"bfloat16.immediate_grad_update", "bf16.immediate_grad_update"},
       {"bfloat16.check_grad_overflow", "bf16.check_grad_overflow"},
@@ -139,6 +139,11 @@ std::span<const KeyAlias> key_aliases() {
        "zero_optimization.stage3_param_persistence_threshold"},
       {"zero_optimization.model_persistence_threshold",
        "zero_optimization.stage3_model_persistence_threshold"},
+      {"zero_optimization.module_granularity_threshold",
+       "zero_optimization.stage3_module_granularity_threshold"},
+      {"zero_optimization.use_all_reduce_for_fetch_params",
+       "zero_optimization.stage3_use_all_reduce_for_fetch_params"},
+      {"zero_optimization.allgather_sequential", "zero_optimization.stage3_allgather_sequential"},
       {"zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device"},
       {"zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device"},
       {"zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device"},

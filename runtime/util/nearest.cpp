@@ -81,16 +81,22 @@ std::string_view nearest_name(std::string_view name, std::span<const std::string
   return best;
 }
 
+std::string_view likely_name(std::string_view name, std::span<const std::string_view> candidates) {
+  const std::string_view best = nearest_name(name, candidates);
+  const std::size_t slip = std::max<std::size_t>(2, std::max(name.size(), best.size()) / 3);
+  const std::size_t distance = name_distance(name, best);
+  // Of a name of two letters a slip leaves one.
+  return distance <= slip && distance < name.size() ? best : std::string_view();
+}
+
 std::string name_hint(std::string_view name, std::span<const std::string_view> candidates) {
   if (candidates.empty()) {
     return "no name is known here";
   }
-  const std::string_view best = nearest_name(name, candidates);
-  const std::size_t slip = std::max<std::size_t>(2, std::max(name.size(), best.size()) / 3);
-  if (name_distance(name, best) <= slip) {
-    return fmt::format("did you mean \"{}\"?", best);
+  if (const std::string_view likely = likely_name(name, candidates); !likely.empty()) {
+    return fmt::format("did you mean \"{}\"?", likely);
   }
-  return fmt::format("the nearest known name is \"{}\"", best);
+  return fmt::format("the nearest known name is \"{}\"", nearest_name(name, candidates));
 }
 
 }  // namespace tandem

@@ -23,6 +23,10 @@ namespace tandem {
 [[nodiscard]] std::string_view nearest_name(std::string_view name,
                                             std::span<const std::string_view> candidates);
 
+/// That candidate where the name is likely a slip of it; empty where all are far.
+[[nodiscard]] std::string_view likely_name(std::string_view name,
+                                           std::span<const std::string_view> candidates);
+
 /// The end of an error message: `did you mean "x"?` for a likely slip, `the nearest known name is
 /// "x"` for a far one, `no name is known here` without candidates.
 [[nodiscard]] std::string name_hint(std::string_view name,

@@ -429,9 +429,9 @@ TEST(ConfigFile, ReadsAndNamesWhatItCannotRead) {
 TEST(ConfigParse, ManyKeysAreScannedInLinearTime) {
   std::string text = "{";
   for (int i = 0; i < 60000; ++i) {
-    text += fmt::format("\"k{}\": 1,\n", i);
+    text += fmt::format("\"member_{}\": 1,\n", i);
   }
-  EXPECT_THAT(error_of(text + "}"), HasSubstr("unknown key \"k0\""));
+  EXPECT_THAT(error_of(text + "}"), HasSubstr("hundreds of its names are none of DeepSpeed's"));
 }
 
 }  // namespace

@@ -34,6 +34,8 @@ TEST(Nearest, TakesTheClosestAndTheFirstOfEquals) {
 
 TEST(Nearest, HintsAskOrInform) {
   constexpr std::array<std::string_view, 2> kNames = {"--steps", "--stage"};
+  EXPECT_EQ(likely_name("--step", kNames), "--steps");
+  EXPECT_EQ(likely_name("--wandb_project", kNames), "");
   EXPECT_EQ(name_hint("--step", kNames), "did you mean \"--steps\"?");
   EXPECT_EQ(name_hint("--wandb_project", kNames), "the nearest known name is \"--steps\"");
   EXPECT_EQ(name_hint("x", {}), "no name is known here");
