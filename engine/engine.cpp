@@ -51,16 +51,43 @@ namespace {
 
 void check_step(const Engine::Impl& impl, std::span<const Batch> micro_batches) {
   impl.require_between_steps("train_step()");
-  impl.require_step_of(micro_batches.size());
+  if (impl.communicator->world_size() == 1) {  // else all ranks learn how many each has first
+    impl.require_step_of(micro_batches.size());
+  }
   for (const Batch& batch : micro_batches) {
     check_batch(batch, BatchUse::kLoss);
   }
+}
+
+/// Where the ranks' counts differ, each of them refuses and none gives the others up.
+void require_equal_counts(Engine::Impl& impl, std::size_t micro_batches) {
+  if (impl.communicator->world_size() == 1) {
+    return;
+  }
+  try {
+    impl.rank.loop().run(&Engine::Impl::require_equal_counts, &impl, micro_batches);
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kUserInput) {
+      throw;
+    }
+    impl.fail(std::current_exception());
+  }
+  impl.require_step_of(micro_batches);
+}
+
+Task<StepResult> step_of_equal_counts(Engine::Impl* impl, std::vector<Batch> batches) {
+  if (impl->communicator->world_size() > 1) {
+    co_await impl->require_equal_counts(batches.size());
+    impl->require_step_of(batches.size());
+  }
+  co_return co_await impl->step_on(std::move(batches));
 }
 
 }  // namespace
 
 StepResult Engine::train_step(std::span<const Batch> micro_batches) {
   check_step(*impl_, micro_batches);
+  require_equal_counts(*impl_, micro_batches.size());
   return impl_->run(&Impl::step_on, impl_.get(),
                     std::vector<Batch>(micro_batches.begin(), micro_batches.end()));
 }
@@ -69,7 +96,7 @@ EventLoop& Engine::loop() { return impl_->rank.loop(); }
 
 Task<StepResult> Engine::train_step_on_loop(std::vector<Batch> micro_batches) {
   check_step(*impl_, micro_batches);
-  return impl_->step_on(std::move(micro_batches));
+  return step_of_equal_counts(impl_.get(), std::move(micro_batches));
 }
 
 Loss Engine::forward(Batch batch) {

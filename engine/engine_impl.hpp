@@ -46,6 +46,7 @@ struct Engine::Impl {
                     const PrefetchOptions& ahead);
   /// Makes batches from micro-batch `first` of this rank on.
   void start_prefetch(std::int64_t first);
+  [[nodiscard]] std::int64_t batches_taken_of(const RunState& state) const;
   // Wrong calls are refused before they have changed anything: the engine is as before.
   void require_between_steps(std::string_view call) const;
   /// Gathers of a step that goes on have their turn before others.
@@ -98,6 +99,9 @@ struct Engine::Impl {
   Task<> backward(double factor = 1);
   Task<StepResult> finish();
   Task<std::vector<std::byte>> of_all_ranks(std::vector<std::byte> mine);
+  /// Throws the same on every rank where their steps have different numbers of micro-batches: they
+  /// would wait for each other's gathers for ever. A collective.
+  Task<> require_equal_counts(std::size_t micro_batches);
   // Checkpoints (engine_checkpoint.cpp).
   Task<bool> begin_checkpoint(CheckpointArgs args);
   Task<std::optional<CheckpointOutcome>> finish_checkpoint();

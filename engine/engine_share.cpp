@@ -43,6 +43,22 @@ Task<> Engine::Impl::note_labels(Batch* batch) {
   share_.unlabelled += batch->label_count == 0 && counts_for_group() ? 1 : 0;
 }
 
+Task<> Engine::Impl::require_equal_counts(std::size_t micro_batches) {
+  const auto bytes = std::as_bytes(std::span(&micro_batches, 1));
+  const std::vector<std::byte> of_all =
+      co_await of_all_ranks(std::vector<std::byte>(bytes.begin(), bytes.end()));
+  std::vector<std::size_t> counts(of_all.size() / sizeof(std::size_t));
+  std::memcpy(counts.data(), of_all.data(), of_all.size());
+  const auto other =
+      std::ranges::find_if(counts, [&](std::size_t count) { return count != counts.front(); });
+  if (other != counts.end()) {
+    throw user_error("engine",
+                     "train_step() was handed {} micro-batches by rank 0 and {} by rank {}; a step "
+                     "has equally many on each rank, and an empty batch has labels {} alone",
+                     counts.front(), *other, other - counts.begin(), kIgnoredLabel);
+  }
+}
+
 Task<> Engine::Impl::set_loss_shares(std::vector<Batch>* batches) {
   std::vector<std::int64_t> counts;
   auto count = [&] {

@@ -134,6 +134,26 @@ TEST_F(Misuse, StepsOfRanksTakeAnyNumberOfMicroBatches) {
   EXPECT_EQ(on_two(1), on_two(3));
 }
 
+TEST_F(Misuse, RanksWithDifferentNumbersOfMicroBatchesAreNamed) {
+  for (const bool tokens : {false, true}) {
+    SCOPED_TRACE(tokens ? "mean of tokens" : "mean of micro-batches");
+    const auto losses = on_ranks(2, [&](std::shared_ptr<Communicator> ranks) {
+      const int rank = ranks->rank();
+      InitializeArgs args = toy::arguments({.accumulation = 2}, ranks);
+      args.options.loss_mean = tokens ? LossMean::kTokens : LossMean::kMicroBatches;
+      Engine engine(std::move(args));
+      for (const std::int64_t own : {0, 1, 3}) {
+        const std::string said =
+            error_text([&] { engine.train_step(batches_of(0, rank == 0 ? 2 : own)); });
+        EXPECT_THAT(
+            said, HasSubstr(fmt::format("handed 2 micro-batches by rank 0 and {} by rank 1", own)));
+      }
+      return two_steps(engine, 2);  // as before
+    });
+    EXPECT_EQ(losses[0], losses[1]);
+  }
+}
+
 TEST_F(Misuse, ParametersAreNotShownWhileRanksGatherAhead) {
   on_ranks(2, [&](std::shared_ptr<Communicator> ranks) {
     Engine engine(toy::arguments({.accumulation = 2}, std::move(ranks)));
