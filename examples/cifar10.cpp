@@ -20,6 +20,7 @@
 #include <fmt/format.h>
 
 #include "engine/config/config.hpp"
+#include "engine/config/unknown_keys.hpp"
 #include "engine/data/loader.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/distributed/process_group.hpp"
@@ -45,6 +46,7 @@
 #include "models/save_weights.hpp"
 #include "runtime/supervision/describe.hpp"
 #include "runtime/supervision/status_server.hpp"
+#include "runtime/util/one_line.hpp"
 
 namespace tandem {
 namespace {
@@ -181,6 +183,9 @@ int cifar10(CifarFlags flags) {
     write_plan(plan, flags.output_dir);
   }
   metrics.note("data     " + data.description);
+  if (const std::string note = unknown_keys_note(config); !note.empty()) {
+    metrics.note("note     " + one_line(note));
+  }
   metrics.note(describe(flags, config, engine));
   metrics.note(cores_line(engine.cores(), flags.engine.pin_cores));
   metrics.note(plan.placement_text());

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/config/config.hpp"
+#include "engine/config/unknown_keys.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/distributed/process_group.hpp"
 #include "engine/engine.hpp"
@@ -147,6 +148,9 @@ int finetune(FinetuneFlags flags) {
     metrics.note(line);
   }
   for (const std::string& note : pretrained.notes()) {
+    metrics.note(fmt::format("note     {}", one_line(note)));
+  }
+  if (const std::string note = unknown_keys_note(config); !note.empty()) {
     metrics.note(fmt::format("note     {}", one_line(note)));
   }
   for (const std::string& line : data.lines) {

@@ -85,7 +85,7 @@ setting --lr 1e-5
 setting --warmup 0.05
 setting --weight_decay 0.01
 setting --dataset_percentage 10
-setting --warmup_steps 15
+setting --summary_skip 15
 setting --recipe deepspeed_example # its bits, and 100 steps
 setting --output_dir "runs/$name-$mode"
 "$bin/tandem" launch -n "$GPUS" -- "$bin/finetune_zero3" --model_name "$MODEL" --deepspeed_config "$config" \

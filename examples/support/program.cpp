@@ -15,10 +15,12 @@
 
 #include <CLI/CLI.hpp>
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "engine/memory/memory_check.hpp"
 #include "engine/types/version.hpp"
+#include "examples/support/foreign_flags.hpp"
 #include "examples/support/seed_flag.hpp"
 #include "runtime/system/limits.hpp"
 #include "runtime/util/error.hpp"
@@ -110,9 +112,14 @@ void reject_unknown(const CLI::App& app) {
       std::ranges::find_if(extra, [](const std::string& a) { return a.size() > 1 && a[0] == '-'; });
   if (flag != extra.end()) {
     const std::string name = flag->substr(0, flag->find('='));
+    if (const std::string_view hint = foreign_flag_hint(name); !hint.empty()) {
+      throw user_error("flags", "unknown flag {}; {}", name, hint);
+    }
     const std::vector<std::string> names = flag_names(at);
     const std::vector<std::string_view> views(names.begin(), names.end());
-    throw user_error("flags", "unknown flag {}; {}", name, name_hint(name, views));
+    throw user_error(
+        "flags", "unknown flag {}; {}", name,
+        likely_name(name, views).empty() ? "--help lists the flags" : name_hint(name, views));
   }
   if (extra.empty()) {
     return;
@@ -127,6 +134,50 @@ void reject_unknown(const CLI::App& app) {
   const std::vector<std::string_view> views(commands.begin(), commands.end());
   throw user_error("flags", "unknown command \"{}\"; {}", extra.front(),
                    name_hint(extra.front(), views));
+}
+
+/// What a flag takes.
+std::string kind_of_value(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return type.starts_with("FLOAT")  ? "a number"
+         : type.starts_with("UINT") ? "a whole number, 0 at least"
+         : type.starts_with("INT")  ? "a whole number"
+         : type.starts_with("BOOL") ? "true or false"
+                                    : "a value";
+}
+
+/// Whether a message names this flag, not one that begins so.
+bool names(std::string_view text, std::string_view flag) {
+  const std::size_t at = text.find(flag);
+  return at != std::string_view::npos &&
+         (at + flag.size() == text.size() ||
+          std::string_view(" :=,").find(text[at + flag.size()]) != std::string_view::npos);
+}
+
+/// Throws for the first flag that stands there too often, without a value, or with one of another
+/// kind; returns where the parser found something else.
+void reject_values(const CLI::App& app, const CLI::ParseError& error) {
+  const bool counts = dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr;
+  const bool converts = dynamic_cast<const CLI::ConversionError*>(&error) != nullptr;
+  for (const CLI::Option* option : innermost(app).get_options()) {
+    const std::string name = option->get_name();
+    if (!name.starts_with("--") || !names(error.what(), name)) {
+      continue;
+    }
+    const CLI::results_t& values = option->results();
+    if (counts && values.size() > 1 && option->get_items_expected_max() == 1) {
+      throw user_error("flags", "{} is given {} times, as {}; give it once", name, values.size(),
+                       fmt::join(values, " and "));
+    }
+    if (counts && option->get_items_expected_min() > 0) {
+      throw user_error("flags", "{} has no value behind it; it takes {}", name,
+                       kind_of_value(*option));
+    }
+    if (converts && !values.empty()) {
+      throw user_error("flags", "{} is \"{}\"; it takes {}", name, values.back(),
+                       kind_of_value(*option));
+    }
+  }
 }
 
 /// One line, whatever CLI11 says.
@@ -249,6 +300,7 @@ std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
     reject_unknown(app);
+    reject_values(app, error);
     throw user_error("flags", "{}; --help lists the flags", joined_lines(error.what()));
   }
   return std::nullopt;

@@ -25,8 +25,9 @@ int guarded_main(const std::function<int()>& body);
 void print_warning(std::string_view text);
 
 /// Parses the command line. Returns the exit code when the program has nothing more to do (--help,
-/// --version), nothing when it should go on. An unknown flag is a user_error that names the nearest
-/// known one, whatever else is missing. `app` gets a --version flag when it has none.
+/// --version), nothing when it should go on. An unknown flag is a user_error that names what a flag
+/// of another trainer is here, or a known one that is near, whatever else is missing. `app` gets a
+/// --version flag when it has none.
 [[nodiscard]] std::optional<int> parse_command_line(CLI::App& app, int argc,
                                                     const char* const* argv);
 

@@ -1,7 +1,6 @@
 #include "examples/support/run_flags.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -20,33 +19,6 @@ namespace {
 // Memory of a save beside training: enough for the largest unit of a model of some billion
 // parameters.
 constexpr std::size_t kStagingBytes = std::size_t{256} << 20;
-
-/// Flags that users of Transformers or of DeepSpeed's example type, and what stands in their place.
-struct Answer {
-  std::string_view flag;
-  std::string_view text;
-};
-constexpr std::array kAnswers = {
-    Answer{"--bucket_mb", "is not in this version: it has no buckets smaller than a unit"},
-    Answer{"--report_to",
-           "is not in this version: metrics.jsonl is always written, TensorBoard events unless "
-           "--no-tensorboard is given, and wandb is fed with --use_wandb"},
-    Answer{"--bf16", "is --dtype bf16 here"},
-    Answer{"--fp16", "is --dtype fp16 here"},
-    Answer{"--gradient_checkpointing", "is --activation_checkpointing here"},
-};
-
-void answer_foreign_flags(int argc, const char* const* argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    const std::string_view name = argument.substr(0, argument.find('='));
-    for (const Answer& answer : kAnswers) {
-      if (name == answer.flag) {
-        throw user_error("flags", "{} {}; leave it out", answer.flag, answer.text);
-      }
-    }
-  }
-}
 
 }  // namespace
 
@@ -115,7 +87,6 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
 }
 
 bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const* argv) {
-  answer_foreign_flags(argc, argv);
   if (parse_command_line(app, argc, argv)) {
     return false;
   }
@@ -168,7 +139,7 @@ void check_run_flags(const RunFlags& f) {
   }
   require_above_zero("--log_interval", static_cast<double>(f.log_interval));
   require_not_negative("--steps", static_cast<double>(f.steps));
-  require_not_negative("--warmup_steps", static_cast<double>(f.warmup_steps));
+  require_not_negative("--summary_skip", static_cast<double>(f.summary_skip));
   (void)bytes_of_gib("--host_memory_gb", f.host_memory_gb);
 }
 

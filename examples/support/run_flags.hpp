@@ -28,7 +28,7 @@ struct RunFlags : EngineFlags {
   std::string output_dir;
   std::uint64_t seed = 42;
   std::int64_t steps = 0;
-  std::int64_t warmup_steps = 15;
+  std::int64_t summary_skip = 15;  // first steps that its figures leave out
   std::int64_t log_interval = 1;
 
   // Keys of the DeepSpeed JSON.
@@ -69,11 +69,11 @@ struct RunFlags : EngineFlags {
 
 /// The flags that stand for keys of the DeepSpeed JSON, and its own.
 void add_config_flags(CLI::App& app, RunFlags& flags);
-/// These, the engine's and the reports' flags. --output_dir, --seed, --log_interval, --warmup_steps
+/// These, the engine's and the reports' flags. --output_dir, --seed, --log_interval, --summary_skip
 /// and --steps, whose meaning or default differs, are the trainer's to add.
 void add_run_flags(CLI::App& app, RunFlags& flags);
 
-/// Refuses flags of later versions by name, parses, and fills in `typed`. False when the program
+/// Parses, and fills in `typed`. False when the program
 /// has nothing more to do (--help, --version). Throws user_error.
 [[nodiscard]] bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc,
                                    const char* const* argv);

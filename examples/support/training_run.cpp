@@ -81,7 +81,7 @@ MetricsOptions metrics_options(const RunFlags& flags, const Engine& engine,
                                std::int64_t total_steps) {
   return {.output_dir = flags.output_dir,
           .total_steps = total_steps,
-          .warmup_steps = flags.warmup_steps,
+          .warmup_steps = flags.summary_skip,
           .tensorboard = flags.tensorboard,
           .monitors = engine.config().monitors,
           .samples_per_step = engine.train_batch_size(),

@@ -101,7 +101,7 @@ def variables(fault=None, rendezvous_s=90.0, folder=""):
 
 def flags(output):
     return demo_flags(output, STEPS, ("--stage", 3, "--overlap", "comm", "--save_every", STEPS, "--eval_split", 0.05, "--eval_at_start",
-                                      "--eval_steps", 1, "--compute_threads", 1, "--optimizer_threads", 1))
+                                      "--eval_batches", 1, "--compute_threads", 1, "--optimizer_threads", 1))
 
 
 def result_of(output):

@@ -221,15 +221,10 @@ TEST_F(Cifar, FlagsThatCannotBe) {
 }
 
 TEST_F(Cifar, PartsOfAnEpochAreTrained) {
-  const Finished done = cifar(
-      fmt::format("--dtype fp32 --epochs 0.02 --output_dir '{}'", path("part")));  // of 625 steps
-  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(run("part", "--epochs 0.02").code, 0);  // of 625 steps
   EXPECT_EQ(column("part", "loss").size(), 13U);
-  const Finished plain =
-      tutorial(fmt::format("--epochs 0.001 --output_dir '{}'", path("plain")));  // of 2500 steps
-  ASSERT_EQ(plain.code, 0) << plain.err;
-  const std::string losses = content_of(folder_ / "plain/losses.jsonl");
-  EXPECT_EQ(std::count(losses.begin(), losses.end(), '\n'), 3);
+  EXPECT_EQ(tutorial("--epochs 0.001 --output_dir '" + path("plain") + "'").code, 0);  // of 2500
+  EXPECT_EQ(std::ranges::count(content_of(folder_ / "plain/losses.jsonl"), '\n'), 3);
 }
 
 TEST_F(Cifar, DamagedDataIsOneLine) {

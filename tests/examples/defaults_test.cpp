@@ -189,13 +189,73 @@ TEST_F(Defaults, TransformersFlagsMeanTheSame) {
                                                   "--resume_from_checkpoint False",
                                                   kShort));
   EXPECT_THAT(fresh.out, HasSubstr("5 steps = 1 epoch of 5\n"));
-  for (const auto& [flag, answer] : {std::pair{"--eval_steps 10", "--eval_every"},
-                                     {"--bf16", "--dtype bf16"},
+  for (const auto& [flag, answer] : {std::pair{"--bf16", "here it is --dtype bf16"},
                                      {"--bf16=true", "--dtype bf16"},
                                      {"--report_to none", "metrics.jsonl"},
+                                     {"--lora_rank 8", "here it is --lora_r"},
+                                     {"--cutoff_len 64", "here it is --max_length"},
+                                     {"--eval_strategy steps", "--eval_every N"},
+                                     {"--eval_steps 10", "--eval_every needs records"},
+                                     {"--quantum_leap 3", "--help lists the flags"},
                                      {"--gradient_checkpointing", "--activation_checkpointing"}}) {
     expect_refused(run("out", fmt::format("{} {}", kShort, flag)), {answer});
   }
+}
+
+TEST_F(Defaults, WarmupStepsAreThoseOfTheRateAndOfTheExampleByItsRecipe) {
+  const auto rates = [&](const std::string& output, const std::string& more) {
+    const Finished done = run(output, fmt::format("{} --steps 6 {}", kShort, more));
+    EXPECT_EQ(done.code, 0) << done.err;
+    return column(output, "lr");
+  };
+  const auto half = rates("half", "--warmup 0.5");
+  EXPECT_NEAR(std::stod(half[1]), 1e-3, 1e-18);
+  EXPECT_EQ(rates("count", "--warmup_steps 3"), half);
+  EXPECT_EQ(rates("share", "--warmup_steps 0.5"), half);
+  EXPECT_EQ(rates("both", "--warmup_steps 3 --warmup_ratio 0.1"), half);  // as in Transformers
+  EXPECT_EQ(rates("neither", "--warmup_steps 0 --warmup_ratio 0.5"), half);
+  EXPECT_EQ(std::stod(rates("none", "--warmup_steps 0")[0]), 3e-3);
+  const auto longer = rates("longer", "--warmup_steps 100");
+  for (std::size_t i = 0; i < longer.size(); ++i) {
+    EXPECT_NEAR(std::stod(longer[i]), 3e-5 * static_cast<double>(i), 1e-18) << i;
+  }
+  const auto example = rates("example", "--recipe deepspeed_example");
+  EXPECT_EQ(rates("timed", "--recipe deepspeed_example --warmup_steps 3"), example);
+  EXPECT_THAT(content_of(folder_ / "timed/summary.json"), HasSubstr("\"warmup_steps\": 3"));
+  EXPECT_THAT(content_of(folder_ / "count/summary.json"), HasSubstr("\"warmup_steps\": 0"));
+  expect_refused(run("out", fmt::format("{} --warmup_steps 2.5", kShort)),
+                 {"--warmup_steps is 2.5", "a share"});
+  const std::string config =
+      write("warm.json", R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps":
+            "auto", "warmup_max_lr": "auto"}}, "train_micro_batch_size_per_gpu": 2})");
+  const Finished filled = run("filled", fmt::format("--deepspeed_config '{}' --lr 3e-3 --steps 4 "
+                                                    "--warmup_steps 3",
+                                                    config));
+  EXPECT_THAT(filled.out, HasSubstr("warmup_num_steps: 3, from --warmup_steps and --steps"))
+      << filled.err;
+  const std::string fixed =
+      write("fixed.json", R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 2}},
+            "train_micro_batch_size_per_gpu": 2})");
+  expect_refused(
+      run("out", fmt::format("--deepspeed_config '{}' --lr 3e-3 --warmup_steps 3", fixed)),
+      {"--warmup_steps", "WarmupLR", "contradict"});
+}
+
+TEST_F(Defaults, EvalStepsAreThoseBetweenEvaluations) {
+  const auto evaluations = [&](const std::string& output, const std::string& more) {
+    const Finished done =
+        run(output, fmt::format("{} --steps 6 --eval_split 0.4 {}", kShort, more));
+    EXPECT_EQ(done.code, 0) << done.err;
+    return column(output, "eval_tokens");
+  };
+  const auto each_second = evaluations("second", "--eval_steps 2");
+  EXPECT_EQ(each_second.size(), 3U);
+  EXPECT_EQ(evaluations("half", "--eval_steps 0.5").size(), 2U);  // of the run
+  const auto one = evaluations("one", "--eval_every 2 --eval_batches 1");
+  ASSERT_EQ(one.size(), 3U);
+  EXPECT_LT(std::stod(one[0]), std::stod(each_second[0]));
+  expect_refused(run("out", fmt::format("{} --eval_split 0.4 --eval_steps 2.5", kShort)),
+                 {"--eval_every is 2.5", "a share"});
 }
 
 TEST_F(Defaults, TheSourceModelIsNeverOverwritten) {

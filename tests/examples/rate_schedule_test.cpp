@@ -1,6 +1,7 @@
 // The learning rate of a step: Transformers' linear and cosine, the DeepSpeed example's constant.
 #include "examples/support/finetune/rate_schedule.hpp"
 
+#include <cmath>
 #include <vector>
 
 #include <fmt/format.h>
@@ -14,7 +15,8 @@ namespace tandem {
 namespace {
 
 std::vector<double> rates(RateShape shape, double warmup, std::int64_t steps) {
-  const RateSchedule schedule = {shape, 2e-3, warmup, steps};
+  const auto warm = static_cast<std::int64_t>(std::ceil(warmup * static_cast<double>(steps)));
+  const RateSchedule schedule = {shape, 2e-3, warm, steps};
   std::vector<double> all;
   for (std::int64_t step = 1; step <= steps; ++step) {
     all.push_back(schedule.at(step));

@@ -46,6 +46,20 @@ bool is_filled(const Config& config, std::string_view path) {
   return key != config.keys.end() && !key->from.empty();
 }
 
+/// Whether --warmup_steps decides the warm-up. It goes before --warmup, as in Transformers; 0
+/// leaves the choice to a --warmup that was typed.
+bool counts_warmup(const FinetuneFlags& flags) {
+  return flags.warmup_steps && (*flags.warmup_steps > 0 || !flags.given("--warmup"));
+}
+
+/// Of a run of `steps`.
+std::int64_t warmup_steps_of(const FinetuneFlags& flags, std::int64_t steps) {
+  const double warmup = counts_warmup(flags) ? *flags.warmup_steps : flags.warmup;
+  const bool is_count = counts_warmup(flags) && warmup >= 1;
+  return static_cast<std::int64_t>(is_count ? warmup
+                                            : std::ceil(warmup * static_cast<double>(steps)));
+}
+
 /// The optimizer of the flags: what the config's block gives wins, unless a typed flag says
 /// otherwise.
 void apply_optimizer_flags(const FinetuneFlags& flags, Config& config) {
@@ -64,9 +78,11 @@ void apply_optimizer_flags(const FinetuneFlags& flags, Config& config) {
   if (config.schedule.type == ScheduleType::kConstant) {
     return;
   }
-  if (flags.given("--warmup") && !is_filled(config, "scheduler.params.warmup_num_steps")) {
-    throw user_error("flags", "--warmup and the scheduler {} in {} contradict; keep one of them",
-                     name_of(config.schedule.type), config.origin);
+  for (const char* flag : {"--warmup", "--warmup_steps"}) {
+    if (flags.given(flag) && !is_filled(config, "scheduler.params.warmup_num_steps")) {
+      throw user_error("flags", "{} and the scheduler {} in {} contradict; keep one of them", flag,
+                       name_of(config.schedule.type), config.origin);
+    }
   }
   if (flags.given("--lr_scheduler")) {
     throw user_error("flags",
@@ -115,9 +131,8 @@ std::vector<KeyFill> auto_fills(const FinetuneFlags& flags, const AutoSources& s
   const std::string length = flags.steps > 0 ? "--steps"
                              : counted       ? "the length of the run"
                                              : "a run of one step; give --steps";
-  const std::int64_t warmup =
-      static_cast<std::int64_t>(std::ceil(flags.warmup * static_cast<double>(steps)));
-  fill("scheduler.params.warmup_num_steps", warmup, fmt::format("--warmup and {}", length));
+  fill("scheduler.params.warmup_num_steps", warmup_steps_of(flags, steps),
+       fmt::format("{} and {}", counts_warmup(flags) ? "--warmup_steps" : "--warmup", length));
   fill("scheduler.params.total_num_steps", steps, length);
   return fills;
 }
@@ -208,7 +223,7 @@ std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,
   }
   const RateSchedule schedule = {.shape = *parse_enum<RateShape>(flags.lr_scheduler),
                                  .peak = config.optimizer.rate(),
-                                 .warmup = flags.warmup,
+                                 .warmup_steps = warmup_steps_of(flags, total_steps),
                                  .total_steps = total_steps};
   return [schedule](std::int64_t step) { return schedule.at(step); };
 }

@@ -38,7 +38,7 @@ struct RunLength {
 };
 RunLength run_length(const FinetuneFlags& flags, const Config& config, std::int64_t records);
 
-/// The rate of step n by --lr, --warmup and --lr_scheduler
+/// The rate of step n by --lr, --warmup, --warmup_steps and --lr_scheduler
 /// (examples/support/finetune/rate_schedule.hpp). Empty when the config has a scheduler, which then
 /// decides.
 std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,

@@ -1,5 +1,6 @@
 #include "examples/support/finetune/evaluation.hpp"
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,14 @@ void show_sample(const std::string& prompt, const Pretrained& pretrained, Engine
       one_line(tokenizer.decode(std::vector<std::int32_t>(text.begin(), text.end()), true))));
 }
 
+std::int64_t steps_between_evaluations(const EvaluationFlags& flags, const RunLength& length) {
+  if (flags.every == 0) {
+    return length.per_epoch;
+  }
+  return static_cast<std::int64_t>(
+      flags.every < 1 ? std::ceil(flags.every * static_cast<double>(length.steps)) : flags.every);
+}
+
 }  // namespace
 
 EvaluationOptions evaluation_options(const FinetuneFlags& flags, const Config& config,
@@ -37,8 +46,8 @@ EvaluationOptions evaluation_options(const FinetuneFlags& flags, const Config& c
                                      const std::function<void(const std::string& folder)>& save) {
   EvaluationOptions options = {
       .dataset = std::move(dataset),
-      .args = {.micro_batch = config.batch.micro_batch_size, .batches = flags.eval.steps},
-      .every = flags.eval.every > 0 ? flags.eval.every : length.per_epoch,
+      .args = {.micro_batch = config.batch.micro_batch_size, .batches = flags.eval.batches},
+      .every = steps_between_evaluations(flags.eval, length),
       .at_start = flags.eval.at_start,
       .patience = flags.eval.patience,
       .min_delta = flags.eval.min_delta};

@@ -1,10 +1,14 @@
 #include "examples/support/finetune/flags.hpp"
 
 #include <charconv>
+#include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
 
 #include "examples/support/run_checkpoints.hpp"
 #include "examples/support/seed_flag.hpp"
@@ -182,6 +186,9 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
   app.add_option("--warmup,--warmup_ratio", f.warmup,
                  "Share of the steps with a linearly rising learning rate")
       ->capture_default_str();
+  app.add_option("--warmup_steps", f.warmup_steps,
+                 "Instead of --warmup: the number of these steps, or below 1 their share; with "
+                 "--recipe, as in the example, what --summary_skip is");
   app.add_option("--lr_scheduler,--lr_scheduler_type", f.lr_scheduler,
                  "After the warm-up: constant, linear (to 0 at the end) or cosine; a config's "
                  "scheduler decides instead")
@@ -194,7 +201,8 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
          "--log_level", f.log_level,
          "DEBUG (a line for every step), INFO, WARNING or ERROR (nothing else on the console)")
       ->capture_default_str();
-  app.add_option("--warmup_steps", f.warmup_steps, "Steps left out of the summary's figures")
+  app.add_option("--summary_skip", f.summary_skip,
+                 "First steps that the summary's figures leave out")
       ->capture_default_str();
   app.add_option("--steps,--max_steps", f.steps,
                  "Stop after N optimizer steps; 0: --num_train_epochs decides")
@@ -203,6 +211,8 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
       ->capture_default_str();
   app.add_flag("--samples,!--no-samples", f.samples,
                "The demo continues prompts before and after training");
+  app.add_flag("--check_flags", f.check_flags,
+               "Check the flags and end: ./tandem train does so before it prepares data");
   app.add_option("--lora_from", f.lora_from,
                  "Go on training the adapters of this folder, as PEFT or --lora_r saved them");
   app.add_option("--add_tokens", f.add_tokens,
@@ -233,11 +243,11 @@ void add_evaluation_flags(CLI::App& app, EvaluationFlags& e) {
   app.add_option("--eval_split", e.split,
                  "Evaluate on this share of --dataset_name's records, chosen by their hashes, and "
                  "do not train on them");
-  app.add_option("--eval_every", e.every, "Steps between evaluations; 0: an epoch")
+  app.add_option("--eval_every,--eval_steps", e.every,
+                 "Steps between evaluations, or below 1 their share of the run; 0: an epoch")
       ->capture_default_str();
-  app.add_option("--eval_steps", e.steps,
-                 "Micro-batches of an evaluation, the first ones; 0: all (the steps between "
-                 "evaluations, as Transformers means it: --eval_every)")
+  app.add_option("--eval_batches", e.batches,
+                 "Micro-batches of an evaluation, the first ones; 0: all")
       ->capture_default_str();
   app.add_flag("--eval_at_start", e.at_start, "Evaluate before the first step, too");
   app.add_option(
@@ -252,6 +262,14 @@ void add_evaluation_flags(CLI::App& app, EvaluationFlags& e) {
                  "Continue this text at each evaluation and print it");
 }
 
+void require_count_or_share(std::string_view flag, double value) {
+  require_not_negative(flag, value);
+  if (value > 1 && value != std::floor(value)) {
+    throw user_error("flags", "{} is {}; it is a number of steps, or below 1 a share of them", flag,
+                     value);
+  }
+}
+
 void check_evaluation_flags(const FinetuneFlags& f) {
   const EvaluationFlags& e = f.eval;
   if (!e.dataset.empty() && e.split != 0) {
@@ -260,12 +278,12 @@ void check_evaluation_flags(const FinetuneFlags& f) {
   if (!(e.split >= 0 && e.split < 1)) {
     throw user_error("flags", "--eval_split is {}; it is a share of the records, below 1", e.split);
   }
-  require_not_negative("--eval_every", static_cast<double>(e.every));
-  require_not_negative("--eval_steps", static_cast<double>(e.steps));
+  require_count_or_share("--eval_every", e.every);
+  require_not_negative("--eval_batches", static_cast<double>(e.batches));
   require_not_negative("--early_stopping_patience", static_cast<double>(e.patience));
   require_not_negative("--early_stopping_min_delta", e.min_delta);
   for (const char* flag :
-       {"--eval_every", "--eval_steps", "--eval_at_start", "--keep_best",
+       {"--eval_every", "--eval_batches", "--eval_at_start", "--keep_best",
         "--early_stopping_patience", "--early_stopping_min_delta", "--sample_prompt"}) {
     if (f.given(flag) && !e.any()) {
       throw user_error("flags",
@@ -290,6 +308,10 @@ void apply_recipe(FinetuneFlags& f) {
   set("--loss_on", f.loss_on, "all");
   set("--lr_scheduler", f.lr_scheduler, "constant");
   set("--bench_steps", f.bench_steps, 100);
+  if (f.warmup_steps && *f.warmup_steps == std::floor(*f.warmup_steps)) {
+    set("--summary_skip", f.summary_skip, static_cast<std::int64_t>(*f.warmup_steps));
+    f.warmup_steps.reset();
+  }
 }
 
 void check(const FinetuneFlags& f) {
@@ -305,12 +327,15 @@ void check(const FinetuneFlags& f) {
     require_one_of("--loss_on", f.loss_on, {"all", "assistant", "completion"});
   }
   if (!f.model_name.empty()) {
-    const bool by_flags = f.deepspeed_config.empty();  // else the file may give these two
-    if (by_flags && (!f.given("--lr") || !f.given("--batch_size") || !f.given("--output_dir"))) {
-      throw user_error("flags", "--model_name needs --lr, --batch_size and --output_dir beside it");
+    std::vector<std::string_view> missing;
+    for (const char* flag : {"--lr", "--batch_size", "--output_dir"}) {
+      const bool file_may_give = std::string_view(flag) != "--output_dir";
+      if (!f.given(flag) && !(file_may_give && !f.deepspeed_config.empty())) {
+        missing.emplace_back(flag);
+      }
     }
-    if (!f.given("--output_dir")) {
-      throw user_error("flags", "--model_name needs --output_dir beside it");
+    if (!missing.empty()) {
+      throw user_error("flags", "--model_name needs {} beside it", fmt::join(missing, " and "));
     }
   }
   if (f.given("--lr")) {
@@ -328,6 +353,7 @@ void check(const FinetuneFlags& f) {
     throw user_error("flags", "--warmup is {}; it is a share of the steps, between 0 and 1",
                      f.warmup);
   }
+  require_count_or_share("--warmup_steps", f.warmup_steps.value_or(0));
   if (!(f.dataset_percentage > 0 && f.dataset_percentage <= 100)) {
     throw user_error("flags", "--dataset_percentage is {}; it must be above 0 and at most 100",
                      f.dataset_percentage);
@@ -350,7 +376,7 @@ std::optional<FinetuneFlags> parse_finetune_flags(int argc, const char* const* a
   }
   apply_recipe(flags);
   check(flags);
-  return flags;
+  return flags.check_flags ? std::nullopt : std::optional(std::move(flags));
 }
 
 }  // namespace tandem

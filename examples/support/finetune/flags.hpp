@@ -14,9 +14,9 @@ namespace tandem {
 /// On what and when a run is evaluated.
 struct EvaluationFlags {
   std::string dataset;
-  double split = 0;        // share of the records that are held out; 0: none
-  std::int64_t every = 0;  // steps; 0: an epoch
-  std::int64_t steps = 0;  // micro-batches of an evaluation; 0: all
+  double split = 0;          // share of the records that are held out; 0: none
+  double every = 0;          // steps, or below 1 their share of the run; 0: an epoch
+  std::int64_t batches = 0;  // micro-batches of an evaluation; 0: all
   bool at_start = false;
   std::int64_t patience = 0;
   double min_delta = 0;
@@ -43,7 +43,8 @@ struct FinetuneFlags : RunFlags {
   double num_train_epochs = 1;
   double weight_decay = 0.01;
   std::string decay_norms = "on";  // off: not of norms and biases
-  double warmup = 0.01;            // share of the steps over which the learning rate rises linearly
+  double warmup = 0.01;  // share of the steps over which the learning rate rises linearly
+  std::optional<double> warmup_steps;   // instead: their count, or below 1 their share
   std::string lr_scheduler = "linear";  // where no config says it
   bool deterministic = false;
   std::string attn_implementation = "sdpa";
@@ -64,7 +65,8 @@ struct FinetuneFlags : RunFlags {
   // How long, and what to report.
   std::int64_t bench_steps = 0;  // 0: no such limit
   std::string log_level = "INFO";
-  bool samples = true;  // of the demo
+  bool samples = true;       // of the demo
+  bool check_flags = false;  // and end
   bool save_checkpoint = false;
   std::string save_dtype;  // of model/; empty: the compute type
 };
@@ -77,7 +79,8 @@ void check_memory_flags(const FinetuneFlags& flags);
 /// The parts that the flags let learn, except for --lora_from.
 TrainedParts trained_parts(const FinetuneFlags& flags);
 
-/// Parses and checks the command line; nothing when the program is done (--help, --version). Throws
+/// Parses and checks the command line; nothing when the program is done (--help, --version,
+/// --check_flags). Throws
 /// user_error.
 std::optional<FinetuneFlags> parse_finetune_flags(int argc, const char* const* argv);
 

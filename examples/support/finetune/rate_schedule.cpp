@@ -8,7 +8,7 @@ namespace tandem {
 
 double RateSchedule::at(std::int64_t step) const {
   const auto total = static_cast<double>(total_steps);
-  const double warm = std::ceil(warmup * total);
+  const auto warm = static_cast<double>(warmup_steps);
   if (shape == RateShape::kConstant) {
     return peak * std::min(1.0, static_cast<double>(step) / std::max(1.0, warm));
   }

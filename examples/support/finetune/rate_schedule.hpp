@@ -1,5 +1,5 @@
 // examples/support/finetune/rate_schedule.hpp — the learning rate where no config has a scheduler:
-// it rises linearly over the first share of the steps, and then stays or falls.
+// it rises linearly over the first steps, and then stays or falls.
 //
 // linear and cosine are Transformers' get_linear_schedule_with_warmup and
 // get_cosine_schedule_with_warmup, number for number: the first step of a warm-up has the rate 0,
@@ -24,7 +24,7 @@ inline constexpr auto kEnumNames<RateShape> =
 struct RateSchedule {
   RateShape shape = RateShape::kLinear;
   double peak = 0;
-  double warmup = 0;  // share of the steps, rounded up to whole ones
+  std::int64_t warmup_steps = 0;
   std::int64_t total_steps = 1;
 
   /// The rate of a step, counted from 1.
