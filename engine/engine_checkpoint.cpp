@@ -253,6 +253,21 @@ Task<LoadedCheckpoint> Engine::Impl::load_foreign(ForeignState state) {
                              .notes = state.notes};
 }
 
+/// Micro-batches of this rank's that hold the records which the run has seen. With other sizes than
+/// the checkpoint's (--resume_ignore batch) these may end amid a micro-batch, which is made anew.
+std::int64_t Engine::Impl::batches_taken_of(const RunState& state) const {
+  const std::int64_t groups = groups_of_ranks();
+  const std::int64_t size = config.batch.micro_batch_size;
+  if (!loader || state.micro_batch_size == 0 || state.epoch_micro_batches == 0 ||
+      state.micro_batch_size == size) {
+    return state.batches_taken / groups;
+  }
+  const std::int64_t seen =
+      state.batches_taken % state.epoch_micro_batches * state.micro_batch_size;  // in this epoch
+  const std::int64_t per_epoch = loader->batches_per_epoch();
+  return state.epoch * per_epoch + std::min(per_epoch, seen / (size * groups));
+}
+
 void Engine::Impl::restore(const RunState& state) {
   const std::int64_t groups = groups_of_ranks();
   global_steps = state.global_steps;
@@ -262,7 +277,7 @@ void Engine::Impl::restore(const RunState& state) {
   skipped_in_a_row = state.skipped_in_a_row;
   if (state.step_micro_batches > 0) {
     micro_batches = state.micro_batches / groups;
-    batches_taken = state.batches_taken / groups;
+    batches_taken = batches_taken_of(state);
   } else {  // not known: data go on where as many steps of this run end
     micro_batches = state.global_steps * static_cast<std::int64_t>(accumulation);
     batches_taken = micro_batches;

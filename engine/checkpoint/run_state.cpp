@@ -234,8 +234,7 @@ std::vector<std::string> check_resume(const RunState& saved, const RunState& now
           fmt::format("{}: {} in the checkpoint, {} now (ignored)", what, before, after));
       return;
     }
-    throw user_error("resume", "{}: {} is {} in {} and {} now; {}", what, what, before, folder,
-                     after,
+    throw user_error("resume", "{} is {} in {} and {} now; {}", what, before, folder, after,
                      part.empty() ? std::string("use the model that it was saved with")
                                   : fmt::format("give the same, or --resume_ignore {}", part));
   };
@@ -248,7 +247,9 @@ std::vector<std::string> check_resume(const RunState& saved, const RunState& now
   if (is_known(saved.loss_mean)) {
     compare("batch", "what the loss is the mean of", saved.loss_mean, now.loss_mean);
   }
-  compare("data", "micro-batches of an epoch", saved.epoch_micro_batches, now.epoch_micro_batches);
+  const bool is_same_size = saved.micro_batch_size == now.micro_batch_size;
+  compare(is_same_size ? "data" : "batch", "micro-batches of an epoch", saved.epoch_micro_batches,
+          now.epoch_micro_batches);
   if (is_known(saved.state_layout) && saved.state_layout != now.state_layout) {
     lines.push_back(
         fmt::format("optimizer state: {} in the checkpoint, {} now: the same values, "

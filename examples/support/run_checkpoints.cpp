@@ -239,13 +239,15 @@ void keep_global_batch(RunFlags& flags, Communicator& ranks) {
   }
   const std::int64_t sharers = std::max<std::int64_t>(1, flags.sequence_parallel.value_or(1));
   const std::int64_t groups = std::max<std::int64_t>(1, ranks.world_size() / sharers);
-  if (micro_batches == 0 || micro_batches == groups) {
+  const std::vector<std::string> ignored = split(flags.resume_ignore);
+  if (micro_batches == 0 || micro_batches == groups ||
+      std::ranges::find(ignored, "batch") != ignored.end()) {
     return;
   }
   if (micro_batches % groups != 0) {
     throw user_error("resume",
-                     "a step {} has {} micro-batches, which {} {} cannot share; use "
-                     "a number that divides it",
+                     "a step {} has {} micro-batches, which {} {} cannot share; use a number that "
+                     "divides it, or another --batch_size with --resume_ignore batch",
                      where, micro_batches, groups,
                      sharers == 1 ? "ranks" : "groups of ranks that share rows");
   }

@@ -191,6 +191,31 @@ TEST_F(TrainerResume, OnAnotherNumberOfRanksItIsTheSameRun) {
   expect_same_digits("straight", "moved");
 }
 
+TEST_F(TrainerResume, AnotherBatchGoesOnByTheRecordsSeen) {
+  const std::string same =
+      "--no-tensorboard --loss_mean tokens --lr_scheduler constant --warmup 0 ";
+  const std::string four = same + "--batch_size 4 --save_every 3";
+  const auto demo = [&](const std::string& output, int steps, const std::string& more) {
+    return fmt::format(
+        "--output_dir '{}' --max_length 48 --steps {} --progress lines --no-samples {}",
+        path(output), steps, more);
+  };
+  ASSERT_EQ(train(demo("straight", 6, four)).code, 0);
+  ASSERT_EQ(train(demo("moved", 3, four)).code, 0);
+  const std::string two = same + "--batch_size 2 --resume auto --resume_ignore batch";
+  const Finished ranks = shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", TANDEM_BIN_DIR,
+                                           kTrainer, demo("moved", 6, two)));
+  ASSERT_EQ(ranks.code, 0) << ranks.err;
+  EXPECT_THAT(ranks.out, HasSubstr("the micro-batch size: 4 in the checkpoint, 2 now (ignored)"));
+  EXPECT_EQ(column("moved", "tokens"), column("straight", "tokens")) << "the same records";
+  const auto straight = column("straight", "loss");
+  const auto moved = column("moved", "loss");
+  ASSERT_EQ(moved.size(), 6U);
+  for (std::size_t i = 0; i < moved.size(); ++i) {
+    EXPECT_NEAR(std::stod(moved[i]), std::stod(straight[i]), 1e-4 * std::stod(straight[i])) << i;
+  }
+}
+
 TEST_F(TrainerResume, WhatIsNotThatRunIsRefused) {
   ASSERT_EQ(run("first", 3, "--save_every 3").code, 0);
   const std::string resume = fmt::format("--resume '{}'", path("first"));
