@@ -120,7 +120,7 @@ void require_written_output(int code) {
 
 int dispatch(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
-  if (name == "--help" || name == "-h") {
+  if (name == "--help" || name == "-h" || name == "help") {
     print_help();
     return 0;
   }

@@ -21,6 +21,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "tandem"  # of the source tree; p
 FRONT_DOOR = [str(SCRIPT)] if SCRIPT.is_file() else [sys.executable, "-P", "-m", "tandem"]
 # Flags that no program knows, with the value that asks for nothing.
 ONLY_PREPARES = {"--dataset_format": "auto", "--chat_template": None, "--columns": None, "--sample_by": None, "--skip_refused": None}
+TRAINER = "finetune_zero3"
 SWITCH = ""  # the value of a flag that has none
 BOTH = ("--loss_on", "--append_eos", "--max_length")
 DATA = ("--dataset_name", "--eval_dataset")
@@ -110,34 +111,48 @@ def prepared(name, model, flags):
     return str(path)
 
 
-def with_prepared_data(arguments):
-    """The program's arguments."""
+def check_flags(program, arguments):
+    """Ends here where the trainer refuses its flags: preparing data may take long."""
+    if Path(program).name == TRAINER:
+        code = subprocess.run([program, *arguments, "--check_flags"], stdout=subprocess.DEVNULL).returncode
+        if code:
+            sys.exit(code)
+
+
+def with_prepared_data(arguments, check=lambda arguments: None):
+    """The program's arguments. `check` is called with them before data are prepared."""
     flags, others = parse(arguments)
     of_prepare = {flag: flags[flag] for flag in (*ONLY_PREPARES, *BOTH) if flag in flags}
     if flags.get("--recipe") == "deepspeed_example":
         of_prepare = {**RECIPE, **of_prepare}
     asks = any(flags.get(flag, usual) != usual for flag, usual in ONLY_PREPARES.items())
-    for flag in DATA:
-        if flag in flags and "--model_name" in flags and (not is_read_natively(flags[flag]) or asks and not flags[flag].endswith(".tokens")):
-            flags[flag] = prepared(flags[flag], flags["--model_name"], of_prepare)
-    kept = {flag: value for flag, value in flags.items() if flag not in ONLY_PREPARES}
-    return [*others, *words(kept)]
+
+    def kept():
+        return [*others, *words({flag: value for flag, value in flags.items() if flag not in ONLY_PREPARES})]
+
+    foreign = [flag for flag in DATA if flag in flags and "--model_name" in flags and
+               (not is_read_natively(flags[flag]) or asks and not flags[flag].endswith(".tokens"))]
+    if foreign:
+        check(kept())
+    for flag in foreign:
+        flags[flag] = prepared(flags[flag], flags["--model_name"], of_prepare)
+    return kept()
 
 
 def words(flags):
     return [word for flag, value in flags.items() for word in ((flag,) if value == SWITCH else (flag, value))]
 
 
-def prepared_arguments(arguments):
+def prepared_arguments(arguments, check=lambda arguments: None):
     try:
-        return with_prepared_data(arguments)
+        return with_prepared_data(arguments, check)
     except NotUnderstood:
         return arguments
 
 
 def run():
     program, *arguments = sys.argv[1:]
-    arguments = prepared_arguments(arguments)
+    arguments = prepared_arguments(arguments, lambda found: check_flags(program, found))
     sys.stdout.flush()
     os.execv(program, [program, *arguments])
 

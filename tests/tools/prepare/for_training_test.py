@@ -173,6 +173,26 @@ class ForTraining(PrepareTest):
         found = Prepared(self.data_of(self.arguments("--dataset_name", data, "--recipe", "deepspeed_example")))
         self.assertEqual((found.metadata["loss_on"], found.metadata["append_eos"], set(found.masks[0])), ("all", "off", {1}))
 
+    def test_flags_are_checked_before_data_are_prepared(self):
+        program = self.folder / "finetune_zero3"
+        program.write_text(f"#!/bin/sh\necho \"$@\" >'{self.folder}/asked'\ncase \"$*\" in *--lerning_rate*) exit 2;; esac\n")
+        program.chmod(0o700)
+        data = self.write("m.jsonl", [{"messages": CHAT}])
+        given = ["--model_name", str(DEMO), "--dataset_name", str(data), "--chat_template", TEMPLATE]
+
+        def check(found):
+            for_training.check_flags(str(program), found)
+
+        with unittest.mock.patch.object(for_training, "prepared") as prepared:
+            with self.assertRaises(SystemExit) as ended:
+                for_training.prepared_arguments([*given, "--lerning_rate", "3"], check)
+            self.assertEqual((ended.exception.code, prepared.call_count), (2, 0))
+            prepared.return_value = "x.tokens"
+            self.assertEqual(self.data_of(for_training.prepared_arguments([*given, "--lr", "3"], check)), "x.tokens")
+        asked = (self.folder / "asked").read_text().split()
+        self.assertEqual((asked[-1], self.data_of(asked)), ("--check_flags", str(data)))
+        self.assertNotIn("--chat_template", asked)
+
     def test_a_refused_record_ends_it(self):
         data = self.write("m.jsonl", [{"messages": []}])
         with self.assertRaises(SystemExit) as ended, open(os.devnull, "w") as sys.stderr:
