@@ -86,8 +86,10 @@ HfConfig parse_hf_config(std::string_view json, std::string_view file) {
   if (family == nullptr) {
     std::vector<std::string_view> known(kFamilies.size());
     std::ranges::transform(kFamilies, known.begin(), &Family::model_type);
-    throw model_type.error(fmt::format("unknown architecture \"{}\", known are: {}",
-                                       model_type.string(), fmt::join(known, ", ")));
+    throw user_error("model config",
+                     "{}: the architecture \"{}\" is not supported; those that are: {} "
+                     "(docs/models.md says how one is added)",
+                     file, model_type.string(), fmt::join(known, ", "));
   }
   HfConfig config;
   config.model_type = family->model_type;
