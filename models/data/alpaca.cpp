@@ -17,7 +17,8 @@ constexpr std::uint64_t kMostDatasetBytes = std::uint64_t{2} << 30;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kAdvice =
     "every record needs the strings instruction and output, and may have input; of other formats "
-    "./tandem prepare makes a token file";
+    "./tandem train makes a token file, and for ranks that something else starts ./tandem prepare "
+    "--model_name D --dataset_name F --output X.tokens, which --dataset_name X.tokens reads";
 
 JsonOrigin origin(const std::filesystem::path& path, std::size_t line) {
   return {.where = std::string(kWhere),

@@ -108,6 +108,7 @@ TEST(IoAlpaca, NamesFileRecordAndLineOfABadRecord) {
   for (const Case& c : std::initializer_list<Case>{
            {R"({"instruction": "i", "input": ""})", "\"output\" is missing"},
            {R"({"input": "", "output": "o"})", "\"instruction\" is missing"},
+           {R"({"messages": []})", "--model_name D --dataset_name F --output X.tokens"},
            {R"({"instruction": 5, "input": "", "output": "o"})", "instruction is 5, a string"},
            {R"({"instruction": "i", "input": 3, "output": "o"})", "input is 3, a string"},
            {R"({"instruction": "i", "input": "", "output": ["o"]})", "output is [\"o\"], a string"},
