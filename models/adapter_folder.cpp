@@ -10,9 +10,9 @@
 
 #include "actors/storage/file.hpp"
 #include "actors/storage/json.hpp"
-#include "models/adapter_keys.hpp"
 #include "models/causal_lm.hpp"
 #include "models/families/family.hpp"
+#include "models/io/adapter_keys.hpp"
 #include "models/io/random_init.hpp"
 #include "models/transformer/adapters.hpp"
 #include "runtime/util/error.hpp"

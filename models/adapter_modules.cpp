@@ -10,7 +10,7 @@
 
 #include "actors/storage/json.hpp"
 #include "models/adapter_folder.hpp"
-#include "models/adapter_keys.hpp"
+#include "models/io/adapter_keys.hpp"
 #include "models/transformer/adapters.hpp"
 #include "runtime/util/error.hpp"
 

@@ -9,6 +9,7 @@
 #include "models/checkpoint_layout.hpp"
 #include "models/grown_vocabulary.hpp"
 #include "models/hub/hub_paths.hpp"
+#include "models/io/folder_members.hpp"
 #include "models/io/generation_config.hpp"
 #include "models/merged_weights.hpp"
 #include "models/save_weights.hpp"
@@ -129,6 +130,8 @@ Pretrained Pretrained::open(const std::string& name, const PretrainedOptions& gi
   notes.insert(notes.end(), config.notes.begin(), config.notes.end());
   fs::path tokenizer_folder = folder;
   Tokenizer tokenizer = Tokenizer::load(folder);
+  const std::vector<std::string> more = tokenizer_config_notes(folder);
+  notes.insert(notes.end(), more.begin(), more.end());
   check_tokenizer_fits(tokenizer, config);
   ParameterSource source = options.may_lack_weights && !has_weights(folder)
                                ? random_weights(config, options.seed)

@@ -1,19 +1,25 @@
 #!/usr/bin/env python3
-"""Every member that a config class of Transformers has, and every one that its models read, is in our lists.
+"""Every member that Transformers and PEFT read of a model's files is in our lists: config.json, and those beside it.
 
-The lists are docs/model_keys.md, which a test keeps equal to the code (tests/models/families/model_keys_test.cpp). Skips
-where transformers is missing.
+The lists are docs/model_keys.md and docs/folder_keys.md, which a test keeps equal to the code
+(tests/models/families/model_keys_test.cpp). Skips where transformers is missing.
 """
 
+import ast
+import dataclasses
 import importlib
+import inspect
 import json
 import re
 import sys
+import textwrap
 import unittest
 from pathlib import Path
 
 SKIPPED = 77  # ctest's SKIP_RETURN_CODE
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "model_keys.md"
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "model_keys.md"
+FOLDER_PAGE = ROOT / "docs" / "folder_keys.md"
 # These names concern the code that runs, not the model.
 OF_CODE = {"get_text_config", "_attn_implementation", "_experts_implementation", "to_dict"}
 # Members of a whole model around the text model, which alone is read.
@@ -30,12 +36,18 @@ except ImportError as missing:
     sys.exit(SKIPPED)
 
 
-def lists():
-    """family -> member -> what it is; the first section is of all families."""
+def sections(page):
+    """title -> member -> what it is"""
     found = {}
-    for section in PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
+    for section in page.read_text(encoding="utf-8").split("\n## ")[1:]:
         title, _, text = section.partition("\n")
         found[title] = dict(re.findall(r"^\| `([^`]+)` \| (.*) \|$", text, re.MULTILINE))
+    return found
+
+
+def lists():
+    """family -> member -> what it is; the first section is of all families."""
+    found = sections(PAGE)
     common = found.pop("All families")
     return {family: {**common, **members} for family, members in found.items()}
 
@@ -59,6 +71,101 @@ def members_of(config_class):
 
 def unlisted(members, listed):
     return sorted(members - set(listed))
+
+
+# Classes of Transformers that read the tokenizers of our families, and what prepares them for it.
+TOKENIZER_SOURCES = ("transformers.tokenization_utils_base:PreTrainedTokenizerBase.__init__", "transformers.tokenization_utils_base:PreTrainedTokenizerBase._from_pretrained",
+                     "transformers.tokenization_utils_tokenizers:TokenizersBackend.__init__",
+                     "transformers.tokenization_utils_tokenizers:TokenizersBackend.convert_to_native_format",
+                     "transformers.models.auto.tokenization_auto:AutoTokenizer.from_pretrained")
+TOKENIZER_CLASSES = ("gpt2:GPT2Tokenizer", "qwen2:Qwen2Tokenizer", "llama:LlamaTokenizer", "gemma:GemmaTokenizer")
+# Arguments of calls that no file holds.
+OF_CALLS = {"self", "args", "kwargs", "_from_auto", "code_revision", "config", "tokenizer", "tokenizer_type", "gguf_file", "mistral_format", "model_name"}
+MEMBER_READS = {"kwargs", "local_kwargs", "init_kwargs", "tokenizer_config"}
+
+
+def source_of(place):
+    module, _, names = place.partition(":")
+    found = importlib.import_module(module)
+    for name in names.split("."):
+        found = getattr(found, name)
+    return textwrap.dedent(inspect.getsource(found))
+
+
+def reads_of(source):
+    """The names that a method asks its dictionaries of members for: kwargs.pop("x"), kwargs["x"], "x" in kwargs."""
+    def is_members(node):
+        return isinstance(node, ast.Name) and node.id in MEMBER_READS
+
+    def texts(node):
+        return {node.value} if isinstance(node, ast.Constant) and isinstance(node.value, str) else set()
+
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_members(node.func.value) and node.args:
+            found |= texts(node.args[0])
+        elif isinstance(node, ast.Subscript) and is_members(node.value):
+            found |= texts(node.slice)
+        elif isinstance(node, ast.Compare) and is_members(node.comparators[0]):
+            found |= texts(node.left)
+    return found
+
+
+def tokenizer_members(sources, classes):
+    """What these methods read, and what these classes take."""
+    found = set().union(*(reads_of(source) for source in sources))
+    return found.union(*(inspect.signature(kind.__init__).parameters for kind in classes)) - OF_CALLS
+
+
+def tokenizer_classes():
+    for place in TOKENIZER_CLASSES:
+        package, _, name = place.partition(":")
+        yield getattr(importlib.import_module(f"transformers.models.{package}.tokenization_{package}"), name)
+
+
+class FolderKeys(unittest.TestCase):
+    def setUp(self):
+        self.listed = sections(FOLDER_PAGE)
+
+    def test_tokenizer_config(self):
+        from transformers import PreTrainedTokenizerBase
+
+        listed = self.listed["tokenizer_config.json"]
+        sources = [source_of(place) for place in TOKENIZER_SOURCES]
+        members = tokenizer_members(sources, tokenizer_classes()) | set(PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES)
+        self.assertGreater(len(members), 40)
+        self.assertEqual(unlisted(members, listed), [], "say in models/io/folder_members.cpp what becomes of these")
+        self.assertEqual(unlisted(reads_of('def f(**kwargs):\n    kwargs.pop("planted")\n    "planted_too" in kwargs\n    kwargs["planted_three"]'), listed),
+                         ["planted", "planted_three", "planted_too"])
+        planted = type("Planted", (), {"__init__": lambda self, vocab=None, planted=None, **kwargs: None})
+        self.assertEqual(unlisted(tokenizer_members(sources, [planted]), listed), ["planted"])
+
+    def test_generation_config(self):
+        from transformers import GenerationConfig
+
+        listed = self.listed["generation_config.json"]
+        self.assertEqual(unlisted(set(GenerationConfig().to_dict()), listed), [], "say in models/io/folder_members.cpp what becomes of these")
+        planted = type("Planted", (GenerationConfig,), {"to_dict": lambda self: {**GenerationConfig.to_dict(self), "planted": 1}})
+        self.assertEqual(unlisted(set(planted().to_dict()), listed), ["planted"])
+
+    def test_adapter_config(self):
+        try:
+            from peft import LoraConfig
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        listed = self.listed["adapter_config.json"]
+        fields = {field.name for field in dataclasses.fields(LoraConfig)}
+        self.assertEqual(unlisted(fields | set(LoraConfig().to_dict()), listed), [], "say in models/io/adapter_keys.hpp what becomes of these")
+        planted = dataclasses.make_dataclass("Planted", [("planted", int, 0)], bases=(LoraConfig,))
+        self.assertEqual(unlisted({field.name for field in dataclasses.fields(planted)}, listed), ["planted"])
+
+    def test_prepare_refuses_the_same(self):
+        sys.path.insert(0, str(ROOT / "tools"))
+        from prepare import tokenizer
+
+        listed = self.listed["tokenizer_config.json"]
+        self.assertEqual(sorted(tokenizer.REFUSED), sorted(name for name, use in listed.items() if use == "refused"))
+        self.assertEqual([name for name in tokenizer.SPECIAL_NAMES + tokenizer.MORE_NAMES if listed[name] != "used"], [])
 
 
 class ModelKeys(unittest.TestCase):

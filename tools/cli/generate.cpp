@@ -19,6 +19,7 @@
 #include "examples/support/notes.hpp"
 #include "examples/support/program.hpp"
 #include "examples/support/seed_flag.hpp"
+#include "models/io/folder_members.hpp"
 #include "models/io/tokenizer/text_stream.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/util/error.hpp"
@@ -182,6 +183,7 @@ int run_generate(int argc, char** argv) {
   const std::vector<std::string> prompts = prompts_of(flags);
   const Pretrained pretrained = Pretrained::open(flags.model_name, {.trains = false});
   print_notes(pretrained.notes());
+  print_notes(generation_config_notes(pretrained.folder()));
   std::vector<std::vector<std::int64_t>> tokens;
   tokens.reserve(prompts.size());
   for (const std::string& prompt : prompts) {

@@ -13,6 +13,9 @@ from prepare.errors import Ended, Refused, UserError, first_line
 
 MOST_VOCABULARY = 1 << 31
 MOST_CONFIG_CHARACTERS = 1 << 28  # some list each of their added tokens
+MORE_NAMES = ("extra_special_tokens", "additional_special_tokens")  # the newer one first
+# Members of tokenizer_config.json that ask for other ids; docs/folder_keys.md has all of them.
+REFUSED = ("split_special_tokens", "fix_mistral_regex")
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # These classes of Transformers know no special token beside those that the files name.
 CLASSES_WITHOUT_DEFAULTS = {"TokenizersBackend", "PreTrainedTokenizerFast"}
@@ -24,16 +27,37 @@ def flags_of(token, special):
     return {**flags, "special": special, "normalized": bool(token.get("normalized", not special))}
 
 
-def special_tokens_in(source, backend):
-    """Texts or objects: the named ones that the vocabulary has, and all of the additional ones."""
-    for name in SPECIAL_NAMES:
-        token = source.get(name)
-        text = token.get("content") if isinstance(token, dict) else token
-        if isinstance(text, str) and backend.token_to_id(text) is not None:
-            yield token
-    for name in ("additional_special_tokens", "extra_special_tokens"):
-        more = source.get(name) or []
-        yield from more.values() if isinstance(more, dict) else more
+def named_specials(config):
+    """name -> text or object of the special tokens that have one, in Transformers' order."""
+    names = [*SPECIAL_NAMES, *(name for name in config if name.endswith("_token") and name not in SPECIAL_NAMES)]
+    found = {name: config[name] for name in names if isinstance(config.get(name), (str, dict))}
+    for name in ("model_specific_special_tokens", MORE_NAMES[0]):
+        more = config.get(name)
+        found |= more if isinstance(more, dict) else {}
+    return found
+
+
+def other_specials(config):
+    """The list of those without a name; the newer one of its two names counts, even if it is null."""
+    found = config.get(next((name for name in MORE_NAMES if name in config), None)) or []
+    return found if isinstance(found, list) else [] if MORE_NAMES[0] in config else list(found.values())
+
+
+def with_map(config, special_tokens_map):
+    """tokenizer_config.json with the members of special_tokens_map.json in the place of its own."""
+    newer, older = MORE_NAMES
+    listed = next((config[name] for name in MORE_NAMES if name in config), None)
+    more = special_tokens_map.get(newer)
+    if isinstance(more, list):
+        listed = listed if isinstance(listed, list) else []
+        special_tokens_map = {**special_tokens_map, newer: [*listed, *(token for token in more if token not in listed)]}
+    elif any(name in config for name in MORE_NAMES):
+        special_tokens_map = {name: value for name, value in special_tokens_map.items() if name != older}
+    return {**config, **special_tokens_map}
+
+
+def content_of(token):
+    return token.get("content") if isinstance(token, dict) else token
 
 
 class Tokenizer:
@@ -50,7 +74,7 @@ class Tokenizer:
         self.backend.no_truncation()
         self.backend.no_padding()
         self.hash = xxhash.xxh3_128_hexdigest(content)
-        self.config = self.read_json("tokenizer_config.json")
+        self.config = self.read_config()
         try:
             self.add_what_the_config_adds()
         except BaseException as error:
@@ -75,12 +99,13 @@ class Tokenizer:
             if self.backend.token_to_id(text) != int(number):
                 raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: its added_tokens_decoder gives {text} the id {number}, and "
                                 f"{self.backend.token_to_id(text)} is the next one; correct the file or download it again")
-        for source in (self.config, self.read_json("special_tokens_map.json")):
-            for token in special_tokens_in(source, self.backend):
-                text = token["content"] if isinstance(token, dict) else token
-                if text and text not in known:
-                    known.add(text)
-                    self.backend.add_special_tokens([tokenizers.AddedToken(text, **flags_of(token if isinstance(token, dict) else {}, True))])
+        for token in [*named_specials(self.config).values(), *other_specials(self.config)]:
+            text = content_of(token)
+            if not isinstance(text, str):
+                raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: a special token is {json.dumps(token)}, a text is needed; correct the file")
+            if text and text not in known:
+                known.add(text)
+                self.backend.add_special_tokens([tokenizers.AddedToken(text, **flags_of(token if isinstance(token, dict) else {}, True))])
         self.put_prefix_space()
 
     def put_prefix_space(self):
@@ -108,15 +133,19 @@ class Tokenizer:
         path = self.folder / name
         return files.read_json(path, MOST_CONFIG_CHARACTERS) if files.is_file(path) else {}
 
+    def read_config(self):
+        """tokenizer_config.json. Where that lists no added tokens, the members of special_tokens_map.json take the place
+        of its own, as in Transformers."""
+        config = self.read_json("tokenizer_config.json")
+        if "added_tokens_decoder" not in config:
+            config = with_map(config, self.read_json("special_tokens_map.json"))
+        for name in REFUSED:
+            if config.get(name):
+                raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: {name} is {json.dumps(config[name])}, which gives other ids than are made here; take it out")
+        return config
+
     def named_tokens(self):
-        found = {}
-        for source in (self.config, self.read_json("special_tokens_map.json")):
-            for name in SPECIAL_NAMES:
-                value = source.get(name)
-                text = value.get("content") if isinstance(value, dict) else value
-                if isinstance(text, str):
-                    found.setdefault(name, text)
-        return found
+        return {name: content_of(token) for name, token in named_specials(self.config).items() if isinstance(content_of(token), str)}
 
     def added_ids(self):
         """What the post-processor puts before and behind a text."""

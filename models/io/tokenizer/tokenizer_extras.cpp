@@ -1,13 +1,18 @@
 // The rest of loading a Tokenizer: the post-processor's special tokens, and tokenizer_config.json.
+#include <algorithm>
+#include <array>
 #include <charconv>
 
+#include "models/io/folder_members.hpp"
 #include "models/io/tokenizer/tokenizer_load.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/json_writer.hpp"
 
 namespace tandem {
 namespace {
 
 constexpr std::string_view kWhere = "tokenizer";
+constexpr const char* kConfigName = "tokenizer_config.json";
 constexpr std::uint64_t kMostTokenizerBytes = 512u << 20;
 constexpr std::uint64_t kMostConfigBytes = 64u << 20;
 constexpr std::size_t kMostTemplateItems = 1000;
@@ -24,6 +29,18 @@ JsonOrigin origin(std::string_view file) {
 std::string_view text_of(const JsonValue& token) {
   return token.is_object() ? token.at("content").string() : token.string();
 }
+
+/// Whether the member is there, be it null.
+bool has_member(const JsonValue& root, std::string_view key) {
+  return root.object().at_key(key).error() == simdjson::SUCCESS;
+}
+
+// Two names of the list of special tokens without a name.
+constexpr std::string_view kNewMore = "extra_special_tokens";
+constexpr std::string_view kOldMore = "additional_special_tokens";
+
+constexpr std::array<std::string_view, 7> kSpecialNames = {
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
 }  // namespace
 
@@ -106,18 +123,14 @@ void TokenizerLoader::read_template(const JsonValue& part) {
 std::optional<std::int32_t> TokenizerLoader::named_token(const JsonValue& root,
                                                          std::string_view key) const {
   const auto value = root.find(key);
-  if (!value) {
+  if (!value || text_of(*value).empty()) {
     return std::nullopt;
   }
-  const JsonValue content = value->is_object() ? value->at("content") : *value;
-  const auto found = impl_->id_of.find(content.string());
-  if (found == impl_->id_of.end()) {
-    throw content.error(fmt::format("{} is not in the vocabulary", content.text()));
-  }
-  return found->second;
+  return impl_->id_of.at(std::string(text_of(*value)));
 }
 
 void TokenizerLoader::read_config(const JsonValue& root) {
+  refuse_tokenizer_members(root);
   if (const auto more = root.find("added_tokens_decoder")) {
     for (const auto& [text, token] : more->members()) {
       std::int64_t id = -1;
@@ -132,15 +145,12 @@ void TokenizerLoader::read_config(const JsonValue& root) {
   }
   read_special_tokens(root);
   read_prefix_space(root);
-  const auto set = [&](std::string_view key, std::optional<std::int32_t>& id) {
-    if (!id) {
-      id = named_token(root, key);
-    }
-  };
-  set("pad_token", impl_->pad_id);
-  set("eos_token", impl_->eos_id);
-  set("bos_token", impl_->bos_id);
-  if (const auto length = root.find("model_max_length")) {
+  impl_->pad_id = named_token(root, "pad_token");
+  impl_->eos_id = named_token(root, "eos_token");
+  impl_->bos_id = named_token(root, "bos_token");
+  const std::string_view length_key =
+      has_member(root, "model_max_length") ? "model_max_length" : "max_len";
+  if (const auto length = root.find(length_key)) {
     const double most = length->number();
     if (most < 1) {
       throw length->wrong("a length of at least 1");
@@ -151,25 +161,31 @@ void TokenizerLoader::read_config(const JsonValue& root) {
   }
 }
 
-/// Special tokens are looked for in a text, wherever a file names them.
+/// Special tokens are looked for in a text: those that have a name, in Transformers' order, and
+/// then the list of others.
 void TokenizerLoader::read_special_tokens(const JsonValue& root) {
-  for (const std::string_view name : {"bos_token", "eos_token", "unk_token", "sep_token",
-                                      "pad_token", "cls_token", "mask_token"}) {
-    const auto token = root.find(name);
-    if (token && impl_->id_of.contains(text_of(*token))) {
+  for (const std::string_view name : kSpecialNames) {
+    if (const auto token = root.find(name)) {
       add_special(*token);
     }
   }
-  for (const std::string_view name : {"additional_special_tokens", "extra_special_tokens"}) {
-    const auto list = root.find(name);
-    if (!list) {
-      continue;
+  for (const auto& [key, token] : root.members()) {
+    if (key.ends_with(kTokenEnding) &&
+        std::ranges::find(kSpecialNames, key) == kSpecialNames.end() &&
+        (token.is_object() || token.raw().is_string())) {
+      add_special(token);
     }
-    if (list->is_object()) {
+  }
+  // The newer one of two names counts, even if it is null.
+  const bool is_newer = has_member(root, kNewMore);
+  for (const std::string_view name :
+       {std::string_view("model_specific_special_tokens"), is_newer ? kNewMore : kOldMore}) {
+    const auto list = root.find(name);
+    if (list && list->is_object()) {
       for (const auto& [key, token] : list->members()) {
         add_special(token);
       }
-    } else {
+    } else if (list) {
       for (const JsonValue& token : list->items()) {
         add_special(token);
       }
@@ -238,6 +254,81 @@ Tokenizer Tokenizer::parse(std::string_view tokenizer_json, std::string_view fil
   return loader.finish();
 }
 
+namespace {
+
+/// A file of the folder, or nothing where it is not there.
+std::optional<JsonDocument> document(const std::filesystem::path& folder, const char* name) {
+  std::error_code ignored;
+  const std::filesystem::path file = folder / name;
+  if (!std::filesystem::exists(file, ignored)) {
+    return std::nullopt;
+  }
+  return JsonDocument::load(file, origin(file.string()), kMostConfigBytes);
+}
+
+/// The list in tokenizer_config.json, and behind it what the other file's list has besides.
+void write_union(JsonWriter& json, const std::optional<JsonValue>& first, const JsonValue& second) {
+  std::vector<std::string> items;
+  for (const JsonValue& list : {first.value_or(second), second}) {
+    for (const JsonValue& item : list.items()) {
+      std::string text = simdjson::minify(item.raw());
+      if (std::ranges::find(items, text) == items.end()) {
+        items.push_back(std::move(text));
+      }
+    }
+  }
+  json.key(kNewMore).begin_array();
+  for (const std::string& item : items) {
+    json.raw(item);
+  }
+  json.end_array();
+}
+
+/// tokenizer_config.json with the members of special_tokens_map.json in the place of its own.
+std::string merged(const std::optional<JsonDocument>& config, const JsonValue& map) {
+  JsonWriter json(0);
+  json.begin_object();
+  std::optional<JsonValue> more;
+  bool has_more = false;
+  if (config) {
+    for (const auto& [key, value] : config->root().members()) {
+      const bool is_more = key == kNewMore || key == kOldMore;
+      has_more = has_more || is_more;
+      if (is_more && value.is_array() && (key == kNewMore || !more)) {
+        more = value;
+      }
+      const bool is_replaced = has_member(map, key) && key != kOldMore;
+      if (!is_replaced && !(is_more && has_member(map, kNewMore))) {
+        json.key(key).raw(simdjson::minify(value.raw()));
+      }
+    }
+  }
+  for (const auto& [key, value] : map.members()) {
+    if (key == kNewMore && value.is_array()) {
+      write_union(json, more, value);
+    } else if (key != kOldMore || !has_more) {
+      json.key(key).raw(simdjson::minify(value.raw()));
+    }
+  }
+  json.end_object();
+  return json.take();
+}
+
+/// What both files say. Where tokenizer_config.json lists its added tokens, the other one is not
+/// read, as in Transformers.
+std::optional<std::string> config_of(const std::filesystem::path& folder) {
+  const std::optional<JsonDocument> config = document(folder, kConfigName);
+  const bool lists_added = config && has_member(config->root(), "added_tokens_decoder");
+  const std::optional<JsonDocument> map =
+      lists_added ? std::nullopt : document(folder, "special_tokens_map.json");
+  if (map) {
+    return merged(config, map->root());
+  }
+  return config ? std::optional(std::string(simdjson::minify(config->root().raw()))) : std::nullopt;
+}
+
+}  // namespace
+
 Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "tokenizer.json";
   std::error_code ignored;
@@ -249,11 +340,9 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   }
   TokenizerLoader loader(file.string());
   loader.read(JsonDocument::load(file, origin(file.string()), kMostTokenizerBytes).root());
-  for (const std::string_view name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    if (std::filesystem::exists(folder / name, ignored)) {
-      const std::string path = (folder / name).string();
-      loader.read_config(JsonDocument::load(path, origin(path), kMostConfigBytes).root());
-    }
+  if (const std::optional<std::string> config = config_of(folder)) {
+    const std::string path = (folder / kConfigName).string();
+    loader.read_config(JsonDocument::parse(*config, origin(path)).root());
   }
   loader.default_end_token();
   return loader.finish();

@@ -23,8 +23,8 @@ class TokenizerLoader {
 
   /// tokenizer.json
   void read(const JsonValue& root);
-  /// tokenizer_config.json, and special_tokens_map.json for what that does not say: as
-  /// Transformers' classes do (tools/prepare/tokenizer.py has the same).
+  /// tokenizer_config.json, with special_tokens_map.json in it: as Transformers' classes do
+  /// (tools/prepare/tokenizer.py has the same).
   void read_config(const JsonValue& root);
   /// GPT-2's published files name no end token, but its Python class has one: it is taken where no
   /// file named another.

@@ -1,5 +1,5 @@
-// docs/model_keys.md is made of the lists that read config.json; tests/tools/model_keys_test.py
-// compares it with Transformers.
+// docs/model_keys.md and docs/folder_keys.md are made of the lists that read a model's files;
+// tests/tools/model_keys_test.py compares them with Transformers and PEFT.
 #include <cstdlib>
 #include <string>
 
@@ -7,18 +7,26 @@
 
 #include "models/causal_lm.hpp"
 #include "models/families/family.hpp"
+#include "models/io/folder_members.hpp"
 #include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {
 
-TEST(ModelKeys, ThePageIsTheLists) {
-  const std::string path = TANDEM_SOURCE_DIR "/docs/model_keys.md";
-  const std::string page = model_keys_page(known_families());
+void expect_page(const std::string& name, const std::string& page) {
+  const std::string path = std::string(TANDEM_SOURCE_DIR "/docs/") + name;
   if (std::getenv("TANDEM_UPDATE_DOCS") != nullptr) {
     test::put(path, page);
   }
   EXPECT_EQ(test::get(path), page) << "TANDEM_UPDATE_DOCS=1 writes it anew";
+}
+
+TEST(ModelKeys, ThePageIsTheLists) {
+  expect_page("model_keys.md", model_keys_page(known_families()));
+}
+
+TEST(ModelKeys, ThePageOfOtherFilesIsTheirLists) {
+  expect_page("folder_keys.md", folder_keys_page());
 }
 
 }  // namespace

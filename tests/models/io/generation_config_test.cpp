@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "models/io/folder_members.hpp"
 #include "tests/support/io_support.hpp"
 
 namespace tandem {
@@ -73,6 +74,31 @@ TEST(GenerationConfig, AMalformedFileIsOneLine) {
     test::expect_error([&] { (void)generation_end_tokens(folders.from); },
                        {"generation_config.json", "correct the file or remove it"});
   }
+}
+
+TEST(GenerationConfig, ANoteNamesWhatTheFlagsDecide) {
+  const Folders folders;
+  EXPECT_TRUE(generation_config_notes(folders.from).empty());
+  test::put(folders.from / "generation_config.json",
+            R"({"do_sample": false, "temperature": 1.0, "top_p": null, "eos_token_id": 1})");
+  EXPECT_TRUE(generation_config_notes(folders.from).empty());
+  test::put(folders.from / "generation_config.json",
+            R"({"do_sample": true, "temperature": 0.6, "top_k": 20, "stranger": 1})");
+  const std::vector<std::string> notes = generation_config_notes(folders.from);
+  ASSERT_EQ(notes.size(), 2U);
+  EXPECT_NE(notes[0].find("asks Transformers for do_sample true, temperature 0.6, top_k 20"),
+            std::string::npos)
+      << notes[0];
+  EXPECT_NE(notes[1].find("nothing reads: stranger"), std::string::npos) << notes[1];
+}
+
+TEST(TokenizerConfig, ANoteNamesMembersOfNoList) {
+  const Folders folders;
+  test::put(folders.from / "tokenizer_config.json",
+            R"({"image_token": "<i>", "padding_side": "left", "stranger": 1, "other": null})");
+  const std::vector<std::string> notes = tokenizer_config_notes(folders.from);
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_NE(notes[0].find("nothing reads: stranger, other"), std::string::npos) << notes[0];
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 """Adapters of each kind that PEFT makes, merged by ./tandem merge and used by ./tandem logits: both
-have PEFT's logits. And each field of PEFT's LoraConfig is in a list of models/adapter_keys.hpp.
+have PEFT's logits. And each field of PEFT's LoraConfig is in a list of models/io/adapter_keys.hpp.
 
 peft_kinds.py FOLDER_OF_PROGRAMS [KIND...]
 """
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-KEYS = Path(__file__).resolve().parents[3] / "models" / "adapter_keys.hpp"
+KEYS = Path(__file__).resolve().parents[3] / "models" / "io" / "adapter_keys.hpp"
 MOST_APART = 2e-4
 SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, vocab_size=320, max_position_embeddings=256,

@@ -114,7 +114,7 @@ class Contents(unittest.TestCase):
 
 
 class Tokens(unittest.TestCase):
-    def tokenizer(self, config, added=(), prefix_space=False, before=(), merges=()):
+    def tokenizer(self, config, added=(), prefix_space=False, before=(), merges=(), special_map=None):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         level = {"type": "ByteLevel", "add_prefix_space": prefix_space, "trim_offsets": True, "use_regex": True}
@@ -124,6 +124,8 @@ class Tokens(unittest.TestCase):
                  "model": {"type": "BPE", "vocab": vocabulary, "merges": list(merges)}}
         Path(folder.name, "tokenizer.json").write_text(json.dumps(whole))
         Path(folder.name, "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **config}))
+        if special_map is not None:
+            Path(folder.name, "special_tokens_map.json").write_text(json.dumps(special_map))
         return Path(folder.name)
 
     def check(self, config, text, expected, **more):
@@ -147,6 +149,27 @@ class Tokens(unittest.TestCase):
 
     def test_a_named_token_of_the_vocabulary_is_looked_for(self):
         self.check({"eos_token": "!"}, "a!b", [64, 0, 65])
+
+    def test_every_member_that_ends_in_token_names_one(self):
+        self.check({"image_token": "<t>", "eos_token": "!"}, "a<t>!b", [64, 95, 0, 65])
+        self.check({"extra_special_tokens": {"eye": "<t>"}, "video_token": "<u>"}, "a<t><u>b", [64, 96, 95, 65])
+        self.check({"extra_special_tokens": ["<t>"], "additional_special_tokens": ["<u>"]}, "<u><t>", [*(BYTES[c] for c in "<u>"), 95])
+
+    def test_a_named_token_that_the_vocabulary_lacks_comes_behind_it(self):
+        self.check({"pad_token": "[PAD]", "unk_token": "", "additional_special_tokens": ["<t>"]}, "a[PAD]<t>", [64, 95, 96])
+
+    def test_special_tokens_map_counts_where_the_config_lists_no_added_tokens(self):
+        token = {"content": "<t>", "special": False, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
+        more = {"pad_token": "<p>", "additional_special_tokens": ["<u>"], "image_token": "<i>"}
+        self.check({"pad_token": "<q>", "sep_token": "<s>"}, "<p><i><u><s>a", [96, 97, 98, 95, 64], special_map=more)
+        self.check({"added_tokens_decoder": {"95": token}}, "<t><p>", [95, *(BYTES[c] for c in "<p>")], special_map=more)
+        self.check({"extra_special_tokens": ["<t>"]}, "<u><t><p>", [97, 96, 95], special_map={"pad_token": "<p>", "extra_special_tokens": ["<t>", "<u>"]})
+
+    def test_what_gives_other_ids_is_refused(self):
+        folder = self.tokenizer({"split_special_tokens": True})
+        with self.assertRaisesRegex(UserError, "split_special_tokens is true, which gives other ids"):
+            Tokenizer(folder)
+        self.assertIn("split_special_tokens is true, which gives other ids", tokens_of_program(folder, "a"))
 
     def test_punctuation(self):
         merges, level = [["$", "+"], ["!", "!"], ["a", "b"]], {"type": "Punctuation", "behavior": "Isolated"}
