@@ -35,7 +35,7 @@ endfunction()
 # What the `tandem` command of a pip installation runs beside the programs (tools/python/tandem/front_door.py).
 if(SKBUILD)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/tools/prepare DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem/tools
-    FILES_MATCHING PATTERN "*.py" PATTERN __pycache__ EXCLUDE)
+    FILES_MATCHING PATTERN "*.py" PATTERN "*.jinja" PATTERN __pycache__ EXCLUDE)
   install(FILES ${PROJECT_SOURCE_DIR}/tools/fetch.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem/tools)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/torch_version.txt CONTENT "${TandemTorch_VERSION}\n")
   install(FILES ${PROJECT_BINARY_DIR}/torch_version.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem)

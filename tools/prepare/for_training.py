@@ -82,7 +82,7 @@ def key_of(name, model, flags):
     data = [path for part in mixture.parse(name) for path in files.data_files(part.name)]
     pairs = [path.with_suffix(ending) for path in data if path.suffix in files.PAIRS for ending in sorted(files.PAIRS)]
     data += [path for path in pairs if files.is_file(path)]
-    code = sorted(Path(__file__).parent.glob("*.py"))
+    code = sorted(path for pattern in ("*.py", "templates/*.jinja") for path in Path(__file__).parent.glob(pattern))
     contents = [[str(path) if path in data else path.name, cache.hash_of(path)] for path in (*data, *texts_that_decide(model, flags), *code)]
     return hashlib.sha256(json.dumps([name, contents, sorted(flags.items())]).encode()).hexdigest()[:16]
 

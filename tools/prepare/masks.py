@@ -95,6 +95,8 @@ class Prefixes:
     needs_offsets = False
 
     def __init__(self, chat, template, loss_on):
+        self.chat = chat
+        self.template = template
         self.size = 0  # characters of all its texts
         self.whole = template.render(chat.messages, chat.tools, variables=chat.variables)
         self.turns = []  # (message number, text before it with the generation prompt, text with it)
@@ -127,7 +129,9 @@ class Prefixes:
                 if shared_length(shorter, longer) < len(shorter):
                     which = "up to" if shorter is before else "with"
                     last_alone = ", or --loss_on completion, which learns the last answer alone" if len(self.turns) > 1 else ""
+                    ready = self.template.ready_for(self.chat)
+                    marked = f"--chat_template {ready}, which makes the same text and marks it" if ready else "a template with {% generation %}"
                     raise Refused(f"the tokens of the chat {which} message {number} are no prefix of those with {what}, so what the assistant says there "
-                                  f"cannot be told apart; use a template with {{% generation %}}{last_alone}")
+                                  f"cannot be told apart; use {marked}{last_alone}")
             mask[len(before) : len(through)] = True
         return whole, mask

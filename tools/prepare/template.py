@@ -1,4 +1,9 @@
-"""A chat as text: the template is Transformers' Jinja, rendered by its own code."""
+"""A chat as text: the template is Transformers' Jinja, rendered by its own code.
+
+Ready templates (templates/) mark what the assistant says by {% generation %}, for families whose published template
+makes a chat of several turns unverifiable. Each chat is rendered by the model's own template, too: where the texts
+differ, the ready one is not the model's, and the chat is refused.
+"""
 
 import re
 from pathlib import Path
@@ -9,15 +14,23 @@ from prepare import files
 from prepare.bounds import template_bounds
 from prepare.errors import Refused, UserError, first_line
 
+READY = Path(__file__).parent / "templates"
 GENERATION = re.compile(r"\{\%-?\s*generation\s*-?\%\}")  # as Transformers looks for it
 
 
+def ready_names():
+    return sorted(path.stem for path in READY.glob("*.jinja"))
+
+
 class Template:
-    def __init__(self, text, name, tokenizer):
+    def __init__(self, text, name, tokenizer, own=None):
+        """`own`: the model's Template, which has to render the same texts."""
         from transformers.utils import chat_template_utils
 
         self.text = text
         self.name = name
+        self.own = own
+        self.tokenizer = tokenizer
         self.hash = xxhash.xxh3_128_hexdigest(text.encode())
         self.renderer = chat_template_utils.render_jinja_template
         self.has_generation = GENERATION.search(text) is not None
@@ -43,22 +56,42 @@ class Template:
         except Exception as error:  # a template may raise anything
             what = "the empty chat before the assistant, who speaks first" if not messages else "it"
             raise Refused(f"the chat template refuses {what}: {first_line(error)}") from None
+        if self.own is not None and self.own.render(messages, tools, add_generation_prompt, variables=variables) != texts[0]:
+            raise Refused(f"the ready template {self.name} makes another text of it than the model's own; leave --chat_template out, or give a file")
         return (texts[0], found[0]) if spans else texts[0]
 
 
+    def ready_for(self, chat):
+        """The name of the ready template that makes the same text of the chat, or None."""
+        for name in ready_names():
+            try:
+                ready_template(name, self.tokenizer, self).render(chat.messages, chat.tools, variables=chat.variables)
+                return name
+            except Refused:
+                continue
+        return None
+
+
+def ready_template(name, tokenizer, own=None):
+    return Template(files.read_text(READY / f"{name}.jinja"), name, tokenizer, own)
+
+
 def find_template(tokenizer, given):
-    """The Template of --chat_template (a file, a name among the model's, or the template itself), else the model's."""
+    """The Template of --chat_template (a name among the model's or the ready ones, a file, or the template itself), else
+    the model's."""
     own = model_templates(tokenizer)
     if given is not None:
         if given in own:
             return Template(own[given], given, tokenizer)
+        if given in ready_names():
+            return ready_template(given, tokenizer, Template(own["default"], "of the model", tokenizer) if "default" in own else None)
         if "{" in given:
             return Template(given, "of the command line", tokenizer)
         try:
             return Template(files.read_text(given), Path(given).name, tokenizer)
         except OSError as error:
             names = f"; the model's own are {', '.join(own)}" if own else ""
-            raise UserError(f"[chat_template] {given}: {error.strerror or first_line(error)}{names}; give a file") from None
+            raise UserError(f"[chat_template] {given}: {error.strerror or first_line(error)}{names}; ready ones are {', '.join(ready_names())}; give one of them or a file") from None
     if "default" in own:
         return Template(own["default"], "of the model", tokenizer)
     if own:
