@@ -136,9 +136,9 @@ class RankExchange {
                           bool on_device = false) = 0;
 };
 
-/// The output that the last segment is asked for. kBothLosses, which is never trained with: of a model whose
-/// loss has a part beside the labels' (RouterBalance) fp32 [2], the loss and the labels' alone; of
-/// every other one the loss.
+/// The output that the last segment is asked for. kBothLosses, which is never trained with: of a
+/// model whose loss has a part beside the labels' (RouterBalance) fp32 [2], the loss and the
+/// labels' alone; of every other one the loss.
 enum class HeadOutput : std::uint8_t { kLoss, kLogits, kBothLosses };
 
 struct SegmentContext {

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <fstream>
 #include <string>
 #include <utility>
+
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
@@ -48,6 +51,21 @@ bool is_data(const fs::path& path) {
   return has(kTexts, kind) || (!packed && has(kOthers, kind));
 }
 
+/// Whether README.md lists configs between its first lines of ---.
+bool has_configs(const fs::path& folder) {
+  std::ifstream file(folder / "README.md");
+  std::string line;
+  if (!std::getline(file, line) || !line.starts_with("---")) {
+    return false;
+  }
+  while (std::getline(file, line) && !line.starts_with("---")) {
+    if (line.starts_with("configs:")) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string_view split_of(std::string_view path) {
@@ -73,6 +91,12 @@ std::string_view split_of(std::string_view path) {
 }
 
 std::vector<fs::path> training_files(const fs::path& folder) {
+  if (has_configs(folder)) {
+    throw user_error("data",
+                     "the README.md of {} lists configs, among which ./tandem prepare "
+                     "--dataset_config NAME chooses; give its token file, or use ./tandem train",
+                     folder.string());
+  }
   std::vector<fs::path> train;
   std::vector<fs::path> plain;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {

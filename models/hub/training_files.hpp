@@ -15,7 +15,8 @@ namespace tandem {
 std::string_view split_of(std::string_view path);
 
 /// Files of known kinds below the folder, by their names: those of the split "train"; where there
-/// are none, those of no split. Descriptions (dataset_infos.json and the like) are no data.
+/// are none, those of no split. Descriptions (dataset_infos.json and the like) are no data. Throws
+/// user_error for a data set whose README.md lists configs: `prepare` chooses among them.
 std::vector<std::filesystem::path> training_files(const std::filesystem::path& folder);
 
 }  // namespace tandem

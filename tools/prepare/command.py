@@ -22,6 +22,7 @@ LOSSES = ["all", "assistant", "completion"]
 def add_data_flags(parser):
     """Those that decide what is in a token file."""
     parser.add_argument("--dataset_format", choices=FORMATS, default="auto", help="what a record means; auto: by its members")
+    parser.add_argument("--dataset_config", "--dataset_config_name", metavar="C", help="which config of the data set, where its README.md lists several")
     parser.add_argument("--columns", metavar="OURS=THEIRS,...", help="members under other names: instruction=question,output=answer")
     parser.add_argument("--chat_template", metavar="T", help="a file, or the name of one of the model's templates; without it: the model's own")
     parser.add_argument("--loss_on", choices=LOSSES, help="what is learnt; without it: completion, of messages assistant, of text all")
@@ -46,8 +47,8 @@ def parse(arguments):
     return parser.parse_args(arguments)
 
 
-def records_of(name, sample_by):
-    for path in files.data_files(name):
+def records_of(name, sample_by, config=None):
+    for path in files.data_files(name, None if files.is_file(name) else config):
         yield from files.records(path, sample_by)
 
 
@@ -114,7 +115,7 @@ def prepare(args, tokenizer, path):
     samples, refusals = Samples(args), Refusals(args.skip_refused)
     encoder = Encoder(tokenizer, template, args.loss_on, args.append_eos == "on", args.max_length)
     parts = mixture.parse(args.dataset_name)
-    records = mixture.mixed(parts, lambda name: records_of(name, args.sample_by), args.seed)
+    records = mixture.mixed(parts, lambda name: records_of(name, args.sample_by, args.dataset_config), args.seed)
     metadata = {"tokenizer": tokenizer.hash, "source": args.dataset_name, "append_eos": args.append_eos,
                 "max_length": str(args.max_length or 0)}
     with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.id_of("bos_token"), metadata) as writer:
@@ -211,7 +212,7 @@ def run(arguments):
     if not files.is_folder(args.model_name):
         say(f"note     {args.model_name} is {folder}")
     for part in mixture.parse(args.dataset_name):
-        found = files.resolved(part.name)
+        found = files.resolved(part.name, args.dataset_config)
         if found:
             say(f"note     {found}")
     say(f"wrote    {path}: {path.stat().st_size / 1e6:.1f} MB")

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prepare import bounds, content, hub, json_stream, tables
+from prepare import bounds, configs, content, hub, json_stream, tables
 from prepare.errors import Refused, UserError, first_line
 
 TABLES = {".parquet": tables.parquet_records, ".arrow": tables.arrow_records}
@@ -226,31 +226,42 @@ def advice(kind, name):
     return f"give a path, or download it first (./tandem fetch {kind} {name})" if is_hub_id(name) else "check the path"
 
 
-def data_files(name):
-    """The files of a path, a folder or a hub id, in order of their names."""
-    path = Path(name)
-    if is_file(path):
-        return [path]
-    folder = path if is_folder(path) else hub.snapshot("datasets", name) if is_hub_id(name) else None
+def data_folder(name):
+    """The folder of a path or a hub id."""
+    folder = Path(name) if is_folder(name) else hub.snapshot("datasets", name) if is_hub_id(name) else None
     if folder is None:
         raise UserError(f"[prepare] dataset {name} is neither a file nor in the Hugging Face cache {hub.cache()}; {advice('dataset', name)}")
-    return files_of(folder, name)
+    return folder
 
 
-def files_of(folder, name):
-    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in DESCRIPTIONS and is_data(path)]
-    found = hub.training(folder, found)
+def data_files(name, config=None):
+    """The files of a path, a folder or a hub id, in order of their names; `config`: which of its configs."""
+    return [Path(name)] if is_file(name) else files_of(data_folder(name), name, config)[0]
+
+
+def files_of(folder, name, config=None):
+    """(files, the config that they are or None)"""
+    given = None
+    if configs.has_configs(folder):
+        config, given, folder = configs.files_of(folder, name, config)
+    elif config is not None:
+        raise UserError(f"[prepare] dataset {name} has no configs (README.md lists none); leave --dataset_config out")
+    found = hub.training(folder, data_below(folder)) if given is None else given
     kinds = sorted({kind_of(path)[0] for path in found})
     if len(kinds) != 1:
         what = f"has files of several kinds ({', '.join(kinds)}); name one of them" if kinds else f"has no file of a known kind: {KINDS}"
         raise UserError(f"[prepare] the folder {folder} of dataset {name} {what}")
-    return found
+    return found, config
 
 
-def resolved(name):
+def data_below(folder):
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in DESCRIPTIONS and is_data(path)]
+
+
+def resolved(name, config=None):
     """A note that says which files a folder or a hub id stands for, or None where the name is a file's."""
     if is_file(name):
         return None
-    found = data_files(name)
+    found, config = files_of(data_folder(name), name, config)
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"{name} is {found[0]}{more}"
+    return f"{name} is {found[0]}{more}{f' (its config {config})' if config else ''}"

@@ -14,13 +14,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from prepare import cache, files, formats, mixture
+from prepare import cache, configs, files, formats, mixture
 from prepare.errors import Refused, UserError, exit_code_of, say
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tandem"  # of the source tree; pip installs the command itself
 FRONT_DOOR = [str(SCRIPT)] if SCRIPT.is_file() else [sys.executable, "-P", "-m", "tandem"]
 # Flags that no program knows, with the value that asks for nothing.
-ONLY_PREPARES = {"--dataset_format": "auto", "--chat_template": None, "--columns": None, "--sample_by": None, "--skip_refused": None}
+ONLY_PREPARES = {"--dataset_format": "auto", "--chat_template": None, "--dataset_config": None, "--columns": None, "--sample_by": None, "--skip_refused": None}
 TRAINER = "finetune_zero3"
 SWITCH = ""  # the value of a flag that has none
 BOTH = ("--loss_on", "--append_eos", "--max_length")
@@ -46,7 +46,8 @@ def parse(arguments):
     parser.add_argument("--max_length", "--max_seq_length", dest="--max_length")
     parser.add_argument("--recipe", dest="--recipe")
     for flag in (*DATA, *ONLY_PREPARES, "--loss_on", "--append_eos"):
-        parser.add_argument(flag, dest=flag, **({"action": "store_const", "const": SWITCH} if flag == "--skip_refused" else {}))
+        others = ["--dataset_config_name"] if flag == "--dataset_config" else []
+        parser.add_argument(flag, *others, dest=flag, **({"action": "store_const", "const": SWITCH} if flag == "--skip_refused" else {}))
     known, others = parser.parse_known_args(arguments)
     return {flag: value for flag, value in vars(known).items() if value is not None}, others
 
@@ -55,6 +56,8 @@ def is_read_natively(name):
     """Whether the program reads it, or is to say what is wrong with it: a token file, or instructions in one file."""
     if name.endswith(".tokens"):
         return True
+    if not files.is_file(name) and has_configs(name):
+        return False
     try:
         found = files.data_files(name)
     except UserError:
@@ -69,6 +72,22 @@ def is_read_natively(name):
     return first is None or formats.detect(first) == "alpaca"
 
 
+def has_configs(name):
+    """Whether a data set's README.md lists configs, among which ./tandem prepare chooses."""
+    try:
+        return configs.has_configs(files.data_folder(name))
+    except UserError:
+        return False
+
+
+def files_that_decide(name):
+    """Of a data set: its files, with configs all of them."""
+    if files.is_file(name) or not has_configs(name):
+        return files.data_files(name)
+    folder = files.data_folder(name)
+    return [folder / "README.md", *files.data_below(folder)]
+
+
 def texts_that_decide(model, flags):
     """The files of the tokenizer and the templates."""
     folder = files.model_folder(model)
@@ -79,7 +98,7 @@ def texts_that_decide(model, flags):
 
 def key_of(name, model, flags):
     """The hash of all that a token file follows from: contents, never names or times."""
-    data = [path for part in mixture.parse(name) for path in files.data_files(part.name)]
+    data = [path for part in mixture.parse(name) for path in files_that_decide(part.name)]
     pairs = [path.with_suffix(ending) for path in data if path.suffix in files.PAIRS for ending in sorted(files.PAIRS)]
     data += [path for path in pairs if files.is_file(path)]
     code = sorted(path for pattern in ("*.py", "templates/*.jinja") for path in Path(__file__).parent.glob(pattern))

@@ -43,7 +43,7 @@ struct FinetuneFlags : RunFlags {
   double num_train_epochs = 1;
   double weight_decay = 0.01;
   std::string decay_norms = "on";  // off: not of norms and biases
-  double warmup = 0.01;  // share of the steps over which the learning rate rises linearly
+  double warmup = 0.01;            // share of the steps over which the learning rate rises linearly
   std::optional<double> warmup_steps;   // instead: their count, or below 1 their share
   std::string lr_scheduler = "linear";  // where no config says it
   bool deterministic = false;

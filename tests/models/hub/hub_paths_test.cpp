@@ -163,5 +163,13 @@ TEST_F(HubPaths, ARunsFolderStandsForItsModel) {
   EXPECT_EQ(resolve_model_folder(path("both")), dir_ / "both");
 }
 
+TEST_F(HubPaths, ConfigsAreLeftToPrepare) {
+  put("set/train.jsonl");
+  test::put(dir_ / "set/README.md", "---\nlicense: mit\n---\nconfigs:\n");
+  EXPECT_EQ(resolve_dataset_file(path("set")).filename(), "train.jsonl");
+  test::put(dir_ / "set/README.md", "---\nlicense: mit\nconfigs:\n- config_name: a\n---\n");
+  test::expect_error([&] { (void)resolve_dataset_file(path("set")); }, {"set", "--dataset_config"});
+}
+
 }  // namespace
 }  // namespace tandem
