@@ -303,7 +303,8 @@ class Actor {
   template <class R>
   class Deferred {
    public:
-    explicit Deferred(detail::RequestEnvelope<R>& envelope) noexcept {
+    Deferred(const detail::Mailbox& mailbox, detail::RequestEnvelope<R>& envelope) noexcept
+        : mailbox_(mailbox) {
       call_.reply = &envelope;
       envelope.call = &call_;
     }
@@ -314,7 +315,7 @@ class Actor {
       auto& envelope = static_cast<detail::RequestEnvelope<R>&>(*call_.reply);
       envelope.call = nullptr;
       if (call_.dropped) {
-        settle(envelope, detail::reply_dropped_error(envelope.type->name));
+        settle(envelope, mailbox_.dropped_reply_error(envelope.type->name));
       }
     }
     Deferred(const Deferred&) = delete;
@@ -323,7 +324,7 @@ class Actor {
     void fail() noexcept {
       if (call_.reply != nullptr && call_.dropped) {
         settle(static_cast<detail::RequestEnvelope<R>&>(*std::exchange(call_.reply, nullptr)),
-               std::current_exception());
+               mailbox_.error_for_asker(std::current_exception()));
       }
     }
 
@@ -336,12 +337,13 @@ class Actor {
         envelope.fail(std::move(error));
       }
     }
+    const detail::Mailbox& mailbox_;
     detail::DeferredCall call_;
   };
 
   template <class R>
   void defer(detail::RequestEnvelope<R>& envelope) {
-    Deferred<R> deferred(envelope);
+    Deferred<R> deferred(*mailbox_, envelope);
     try {
       ReplyTo<R> reply(*mailbox_, envelope);
       static_assert(
@@ -356,7 +358,7 @@ class Actor {
 
   template <class R>
   Task<> defer_by_task(detail::RequestEnvelope<R>* envelope) {
-    Deferred<R> deferred(*envelope);
+    Deferred<R> deferred(*mailbox_, *envelope);
     try {
       ReplyTo<R> reply(*mailbox_, *envelope);
       co_await self().handle(std::move(envelope->request), std::move(reply));
@@ -391,7 +393,7 @@ class Actor {
         envelope->answer(co_await self().handle(std::move(envelope->request)));
       }
     } catch (...) {
-      envelope->fail(std::current_exception());
+      envelope->fail(mailbox_->error_for_asker(std::current_exception()));
       throw;
     }
   }

@@ -96,7 +96,8 @@ class Address {
     }
   }
 
-  /// co_await: until the mailbox took the message. Throws ActorClosed, or Stopped.
+  /// co_await: until the mailbox took the message. Throws ActorClosed; Stopped by `stop`, and in
+  /// place of ActorClosed where the sender's scope was asked to stop.
   template <class M>
     requires detail::OneOf<std::remove_cvref_t<M>, Messages...>
   [[nodiscard]] auto send(M&& message, StopToken stop = {}) const {

@@ -1,7 +1,7 @@
 // runtime/reply_to.hpp — the duty to answer one request, to be kept and fulfilled later.
 //
 // Movable; fulfilled once, by send() or fail(). Dropping it fails the asker; so does the end of the
-// actor that holds it.
+// actor that holds it, and dropping it when that was asked to stop: with ActorClosed.
 // Thread rule: the actor's loop. The asker may live on another one, and may have given up: then
 // the answer is dropped.
 //
@@ -27,14 +27,16 @@ class ReplyTo {
 
   /// Internal: made by the actor when it hands the request to its handler.
   ReplyTo(detail::Mailbox& mailbox, detail::RequestEnvelope<R>& envelope) noexcept
-      : envelope_(&envelope) {
+      : envelope_(&envelope), mailbox_(&mailbox) {
     mailbox.add_pending_reply(envelope);
   }
-  ReplyTo(ReplyTo&& other) noexcept : envelope_(std::exchange(other.envelope_, nullptr)) {}
+  ReplyTo(ReplyTo&& other) noexcept
+      : envelope_(std::exchange(other.envelope_, nullptr)), mailbox_(other.mailbox_) {}
   ReplyTo& operator=(ReplyTo&& other) noexcept {
     if (this != &other) {
       drop();
       envelope_ = std::exchange(other.envelope_, nullptr);
+      mailbox_ = other.mailbox_;
     }
     return *this;
   }
@@ -102,11 +104,12 @@ class ReplyTo {
       std::exchange(envelope_, nullptr)->call->dropped = true;
     } else {
       const char* name = envelope_->type->name;
-      fail(detail::reply_dropped_error(name));
+      fail(envelope_->failed ? nullptr : mailbox_->dropped_reply_error(name));
     }
   }
 
   detail::RequestEnvelope<R>* envelope_;
+  detail::Mailbox* mailbox_;  // lives until its actor has ended and failed what was pending
 };
 
 }  // namespace tandem

@@ -166,6 +166,15 @@ struct LeaveScope {
   void await_resume() const noexcept {}
 };
 
+/// The scope that a coroutine runs in; null: none.
+inline Scope* scope_of(const TaskPromiseBase& coroutine) noexcept {
+  const TaskPromiseBase* promise = &coroutine;
+  while (promise != nullptr && promise->scope == nullptr) {
+    promise = promise->parent;
+  }
+  return promise != nullptr ? promise->scope : nullptr;
+}
+
 /// Finds the scope that the awaiting coroutine runs in (null: none), without suspending.
 struct FindScope {
   Scope* scope = nullptr;
@@ -173,11 +182,7 @@ struct FindScope {
   bool await_ready() const noexcept { return false; }
   template <std::derived_from<TaskPromiseBase> Promise>
   bool await_suspend(std::coroutine_handle<Promise> self) noexcept {
-    const TaskPromiseBase* promise = &self.promise();
-    while (promise != nullptr && promise->scope == nullptr) {
-      promise = promise->parent;
-    }
-    scope = promise != nullptr ? promise->scope : nullptr;
+    scope = scope_of(self.promise());
     return false;
   }
   Scope* await_resume() const noexcept { return scope; }

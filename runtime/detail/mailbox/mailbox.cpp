@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "runtime/exit_reason.hpp"
 #include "runtime/message_tap.hpp"
 #include "runtime/scope.hpp"
 
@@ -236,6 +237,14 @@ std::int64_t Mailbox::now_ns() const noexcept {
   const EventLoop* loop = loop_.load(std::memory_order_acquire);
   // 0 says "not measured": before the start there is no clock, and a manual clock may stand at 0.
   return loop != nullptr ? std::max<std::int64_t>(loop->now().time_since_epoch().count(), 1) : 0;
+}
+
+std::exception_ptr Mailbox::error_for_asker(std::exception_ptr error) const noexcept {
+  return stopped_ && is_stopped(error) ? actor_closed_error(name_) : error;
+}
+
+std::exception_ptr Mailbox::dropped_reply_error(const char* request) const noexcept {
+  return stopped_ ? actor_closed_error(name_) : reply_dropped_error(request);
 }
 
 void Mailbox::close() noexcept {

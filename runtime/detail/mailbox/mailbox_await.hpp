@@ -13,6 +13,7 @@
 #include "runtime/deadline.hpp"
 #include "runtime/detail/mailbox/ask_slot.hpp"
 #include "runtime/detail/mailbox/destination.hpp"
+#include "runtime/scope.hpp"
 
 namespace tandem {
 
@@ -43,10 +44,14 @@ class SendAwaiter {
     if (admit_ == Admit::kReserved || admit_ == Admit::kMerged) {
       return EventLoop::current().may_continue_synchronously();
     }
-    return admit_ != Admit::kWait;
+    return admit_ == Admit::kRefused;
   }
   template <class Promise>
-  void await_suspend(std::coroutine_handle<Promise> coroutine) {
+  bool await_suspend(std::coroutine_handle<Promise> coroutine) {
+    scope_ = scope_of(coroutine.promise());
+    if (admit_ == Admit::kClosed) {
+      return false;
+    }
     resume_.set(coroutine);
     ticket_.loop = &EventLoop::current();
     if (admit_ == Admit::kWait && to_.mailbox()->is_handled_by(coroutine.promise())) {
@@ -54,24 +59,27 @@ class SendAwaiter {
     }
     if (admit_ != Admit::kWait) {
       ticket_.loop->post(resume_);  // sent long enough without a pause: others first
-      return;
+      return true;
     }
     envelope_ = &to_.make_envelope<M>(std::move(message_));
     ticket_.told = &told_;
     envelope_->ticket = &ticket_;
     stop_.link(callback_);
     to_.mailbox()->wait_queue().deliver(*envelope_);
+    return true;
   }
   void await_resume() {
     callback_.unlink();
-    if (stopped_) {
+    const bool closed = admit_ == Admit::kClosed || ticket_.state == WaitTicket::State::kReturned;
+    // Actors that send to each other end in any order when their scope is asked to stop.
+    if (stopped_ || (closed && scope_ != nullptr && scope_->stop_requested())) {
       throw Stopped();
     }
     if (admit_ == Admit::kRefused) {
       to_.mailbox()->count_rejected();
       throw MailboxFull(kTypeName<M>, to_.name(), to_.mailbox()->depth());
     }
-    if (admit_ == Admit::kClosed || ticket_.state == WaitTicket::State::kReturned) {
+    if (closed) {
       throw ActorClosed(to_.name());
     }
   }
@@ -151,6 +159,7 @@ class SendAwaiter {
   Destination to_;
   M message_;
   StopToken stop_;
+  Scope* scope_ = nullptr;  // the sender's, once it has waited or found the mailbox closed
   Admit admit_ = Admit::kClosed;
   bool stopped_ = false;
   bool withdrawing_ = false;
