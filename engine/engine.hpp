@@ -127,9 +127,10 @@ class Engine {
 
   /// One optimizer step on the loader's next micro-batches; nullopt when all epochs have ended.
   std::optional<StepResult> train_step();
-  /// One optimizer step on micro-batches of the caller: any number of them, the same on all ranks;
-  /// the gradient is their mean. In 16 bits one rank takes more than one where the config's
-  /// gradient_accumulation_steps is above 1. A call within a step of forward() is an Error.
+  /// One optimizer step on micro-batches of the caller: any number of them, the same on all ranks
+  /// (else an Error on each); the gradient is their mean. In 16 bits one rank takes more than one
+  /// where the config's gradient_accumulation_steps is above 1. A call within a step of forward()
+  /// is an Error.
   StepResult train_step(std::span<const Batch> micro_batches);
 
   /// For programs that are actors or coroutines themselves: they run on the rank's loop, and the

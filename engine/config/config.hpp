@@ -1,11 +1,12 @@
 // engine/config/config.hpp — a DeepSpeed JSON as typed, resolved values.
 //
-// Strict: an unknown or doubled key is an error with its path, line and the nearest known name.
-// "auto" means what the caller fills in (ParseOptions::fills), else the default. One table says
-// what becomes of each key (engine/config/key_table.cpp); this parser resolves values,
-// and whether a combination can run (fp16, a stage, a device) is the engine's decision. Invariant:
-// a Config that was returned has passed every type, range and contradiction check; batch values
-// multiply up.
+// Strict: a mistyped, misplaced or doubled key is an error with its path, line and the nearest
+// known name; one that is near to nothing is passed over where DeepSpeed does so
+// (unknown_keys.hpp). "auto" means what the caller fills in (ParseOptions::fills), else the
+// default. One table says what becomes of each key (engine/config/key_table.cpp);
+// this parser resolves values, and whether a combination can run (fp16, a stage, a device) is the
+// engine's decision. Invariant: a Config that was returned has passed every type, range and
+// contradiction check; batch values multiply up.
 #pragma once
 
 #include <array>
