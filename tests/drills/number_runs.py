@@ -21,7 +21,7 @@ from rounding import FACTOR, UNIT, Rounding, close_choices  # noqa: E402
 
 DEMO = ROOT / "examples" / "demo"  # whose tokenizer all models have
 SHUFFLE = 42
-VOCABULARY = 1024
+VOCABULARY = 768  # of that tokenizer
 ROUTER_LOSS = 0.05
 NOT_DECAYED = ("bias", "norm", "ln_")  # of the families here, the Trainer's rule
 LIMITED = ("loss", "norm", "weights")
