@@ -133,9 +133,15 @@ fs::path tokenizer_with(const fs::path& folder, const std::vector<std::string>& 
                      "tokenizer by Transformers once",
                      folder.string());
   }
+  const std::string own = read_file(file, std::string(kWhere), kMostTokenizerBytes);
   const std::int64_t first_id = Tokenizer::load(folder).vocab_size();
-  const std::string json =
-      grown_json(read_file(file, std::string(kWhere), kMostTokenizerBytes), file, tokens, first_id);
+  if (Tokenizer::parse(own, file.string()).vocab_size() != first_id) {
+    throw user_error(kWhere,
+                     "{} lacks tokens that tokenizer_config.json adds to it, and ids would not be "
+                     "theirs; save the tokenizer by Transformers once",
+                     file.string());
+  }
+  const std::string json = grown_json(own, file, tokens, first_id);
   ContentHasher hasher;
   hasher.add(std::as_bytes(std::span(json)));
   for (const char* name : {"tokenizer_config.json", "chat_template.jinja", "config.json"}) {

@@ -49,13 +49,13 @@ def part_text(part, what):
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):
-        raise Refused(f"a part of {what} is {kind(part)}, an object or a text is needed")
+        raise Refused(f"a part of the content of {what} is {kind(part)}, an object or a text is needed")
     name = part.get("type", "text")
     if name in TEXT_PARTS if isinstance(name, str) else False:
         if isinstance(part.get("text"), str):
             return part["text"]
-        raise Refused(f'a part of {what} has no "text"')
-    raise Refused(f'a part of {what} is of type "{name}"; only text is learnt')
+        raise Refused(f'a part of the content of {what} has no "text"')
+    raise Refused(f'a part of the content of {what} is of type "{name}"; only text is learnt')
 
 
 def arguments_of(arguments, what):
@@ -122,11 +122,11 @@ def learnt_of(turn, role, what):
     return learnt
 
 
-def message_of(turn, number):
-    """(the message as templates expect it, whether it may be learnt)"""
-    what = f"message {number}"
+def message_of(turn, number, name):
+    """(the message as templates expect it, whether it may be learnt); `name`: the list's"""
+    what = f'message {number} of "{name}"' if name in ("prompt", "completion") else f"message {number}"
     if not isinstance(turn, dict):
-        raise Refused(f"{what} is {kind(turn)}, an object is needed")
+        raise Refused(f'message {number} of "{name}" is {kind(turn)}, an object is needed')
     role = role_of(turn, what)
     content = next((turn[name] for name in ("content", "value") if turn.get(name) is not None), None)
     if "content" not in turn and "value" not in turn and role != "function_call" and isinstance(turn.get("text"), str):
@@ -185,7 +185,7 @@ def turns_of(turns, name):
     turns = from_text(turns, "[")
     if not isinstance(turns, list) or not turns:
         raise Refused(f'"{name}" is {"empty" if turns == [] else kind(turns)}, a list of messages is needed')
-    made = [message_of(turn, number) for number, turn in enumerate(turns, 1)]
+    made = [message_of(turn, number, name) for number, turn in enumerate(turns, 1)]
     return [message for message, _ in made], [learnt for _, learnt in made]
 
 

@@ -6,7 +6,7 @@ A sample is one of three things, whatever the format: Text (a prompt, which may 
 from typing import Any, NamedTuple
 
 from prepare import members
-from prepare.conversations import kind, system_of, tools_of, turns_of, variables_of, with_system
+from prepare.conversations import from_text, kind, system_of, tools_of, turns_of, variables_of, with_system
 from prepare.errors import Refused, UserError
 
 IGNORED_LABEL = -100
@@ -74,6 +74,9 @@ def prompt(record):
             raise Refused(f'"{other}" belongs to a chat, and "prompt" and "completion" are texts; give them as lists of messages')
         return Text(first, second)
     if first is None or second is None or isinstance(first, (bool, int, float, dict)) or isinstance(second, (bool, int, float, dict)):
+        raise Refused(f'"prompt" is {kind(first)} and "completion" is {kind(second)}; both are texts, or both lists of messages')
+    first, second = from_text(first, "["), from_text(second, "[")
+    if isinstance(first, list) != isinstance(second, list):
         raise Refused(f'"prompt" is {kind(first)} and "completion" is {kind(second)}; both are texts, or both lists of messages')
     asked, said = turns_of(first, "prompt"), turns_of(second, "completion")
     asked = with_system(*asked, system_of(record))

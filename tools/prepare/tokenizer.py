@@ -16,7 +16,18 @@ MOST_CONFIG_CHARACTERS = 1 << 28  # some list each of their added tokens
 MORE_NAMES = ("extra_special_tokens", "additional_special_tokens")  # the newer one first
 # Members of tokenizer_config.json that ask for other ids; docs/folder_keys.md has all of them.
 REFUSED = ("split_special_tokens", "fix_mistral_regex")
+OF_CONFIG = ("add_bos_token", "add_eos_token")  # without effect in tokenizer_config.json, and obeyed in special_tokens_map.json
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+PLAIN = "TokenizersBackend"
+# model_type -> the class that Transformers has for it, where it has one.
+CLASSES = {"gpt2": "GPT2Tokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer", "qwen3_moe": "Qwen2Tokenizer", "gemma3_text": "GemmaTokenizer", "gemma3": "GemmaTokenizer",
+           "mistral": PLAIN, "mixtral": PLAIN, "phi3": PLAIN}
+WRONG_CLASSES = {"qwen2", "phi3"}  # whose published files name another class than the one that counts
+# Special tokens that a class has where no file says anything of them.
+DEFAULTS = {"GPT2Tokenizer": dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"),
+            "Qwen2Tokenizer": dict.fromkeys(("eos_token", "unk_token", "pad_token"), "<|endoftext|>"),
+            "LlamaTokenizer": {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"},
+            "GemmaTokenizer": {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}}
 # These classes of Transformers know no special token beside those that the files name.
 CLASSES_WITHOUT_DEFAULTS = {"TokenizersBackend", "PreTrainedTokenizerFast"}
 
@@ -25,6 +36,17 @@ def flags_of(token, special):
     """Of an added token, as the library's AddedToken has them."""
     flags = {name: bool(token.get(name, False)) for name in ("single_word", "lstrip", "rstrip")}
     return {**flags, "special": special, "normalized": bool(token.get("normalized", not special))}
+
+
+def class_of(config, model):
+    """The class of Transformers that reads these files, by tokenizer_config.json and config.json: models/io/tokenizer/ has
+    the same rules."""
+    given = config.get("tokenizer_class") or model.get("tokenizer_class")
+    given = given.removesuffix("Fast") if isinstance(given, str) else ""
+    registered = CLASSES.get(model.get("model_type")) if isinstance(model.get("model_type"), str) else None
+    if registered is None or not given or registered == given:
+        return given or registered or PLAIN
+    return registered if registered == PLAIN or model["model_type"] in WRONG_CLASSES else given
 
 
 def named_specials(config):
@@ -99,19 +121,20 @@ class Tokenizer:
             if self.backend.token_to_id(text) != int(number):
                 raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: its added_tokens_decoder gives {text} the id {number}, and "
                                 f"{self.backend.token_to_id(text)} is the next one; correct the file or download it again")
-        for token in [*named_specials(self.config).values(), *other_specials(self.config)]:
+        others = [("one of the other special tokens", token) for token in other_specials(self.config)]
+        for name, token in [*named_specials(self.config).items(), *others]:
             text = content_of(token)
             if not isinstance(text, str):
-                raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: a special token is {json.dumps(token)}, a text is needed; correct the file")
+                raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: {name} is {json.dumps(token)}, a text is needed; correct the file")
             if text and text not in known:
                 known.add(text)
                 self.backend.add_special_tokens([tokenizers.AddedToken(text, **flags_of(token if isinstance(token, dict) else {}, True))])
         self.put_prefix_space()
 
     def put_prefix_space(self):
-        """These classes put a space before a text as tokenizer_config.json says, whatever tokenizer.json has."""
+        """These classes put a space before a text if tokenizer_config.json says so, whatever tokenizer.json has."""
         wanted = self.config.get("add_prefix_space")
-        if wanted is None or not str(self.config.get("tokenizer_class")).startswith(("GPT2Tokenizer", "Qwen2Tokenizer")):
+        if self.class_name not in ("GPT2Tokenizer", "Qwen2Tokenizer"):
             return
         whole = json.loads(self.backend.to_str())
         steps = [whole.get("pre_tokenizer") or {}]
@@ -138,7 +161,16 @@ class Tokenizer:
         of its own, as in Transformers."""
         config = self.read_json("tokenizer_config.json")
         if "added_tokens_decoder" not in config:
-            config = with_map(config, self.read_json("special_tokens_map.json"))
+            special_tokens_map = self.read_json("special_tokens_map.json")
+            moved = next((name for name in OF_CONFIG if special_tokens_map.get(name) is not None), None)
+            if moved is not None:
+                raise UserError(f"[prepare] {self.folder / 'special_tokens_map.json'}: {moved} gives other ids there than are made here; take it out")
+            config = with_map(config, special_tokens_map)
+        model = self.read_json("config.json")
+        self.class_name = class_of(config, model)
+        rows, size = model.get("vocab_size"), self.backend.get_vocab_size()
+        has_room = not isinstance(rows, int) or rows > size
+        config = {**{name: text for name, text in DEFAULTS.get(self.class_name, {}).items() if has_room or self.backend.token_to_id(text) is not None}, **config}
         for name in REFUSED:
             if config.get(name):
                 raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: {name} is {json.dumps(config[name])}, which gives other ids than are made here; take it out")

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "models/io/folder_members.hpp"
+#include "models/io/tokenizer/tokenizer_class.hpp"
 #include "models/io/tokenizer/tokenizer_load.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
@@ -129,7 +130,8 @@ std::optional<std::int32_t> TokenizerLoader::named_token(const JsonValue& root,
   return impl_->id_of.at(std::string(text_of(*value)));
 }
 
-void TokenizerLoader::read_config(const JsonValue& root) {
+void TokenizerLoader::read_config(const JsonValue& root, std::string_view class_name) {
+  class_name_ = class_name;
   refuse_tokenizer_members(root);
   if (const auto more = root.find("added_tokens_decoder")) {
     for (const auto& [text, token] : more->members()) {
@@ -216,20 +218,17 @@ void TokenizerLoader::add_special(const JsonValue& token) {
   add_token(whole.root(), id);
 }
 
-/// These classes put a space before a text as tokenizer_config.json says, whatever tokenizer.json
+/// Some classes put a space before a text if tokenizer_config.json says so, whatever tokenizer.json
 /// has.
 void TokenizerLoader::read_prefix_space(const JsonValue& root) {
-  const auto type = root.find("tokenizer_class");
-  const auto wanted = root.find("add_prefix_space");
-  if (!type || !wanted || !byte_level_seen_ ||
-      !(type->string().starts_with("GPT2Tokenizer") ||
-        type->string().starts_with("Qwen2Tokenizer"))) {
+  if (!byte_level_seen_ || !decides_prefix_space(class_name_)) {
     return;
   }
+  const bool wanted = bool_or(root, "add_prefix_space", false);
   std::vector<PreTokenizerStep> before = std::move(impl_->steps);
   impl_->steps.clear();
   for (std::size_t i = 0; i <= before.size(); ++i) {
-    if (i == byte_level_at_ && wanted->boolean()) {
+    if (i == byte_level_at_ && wanted) {
       impl_->steps.emplace_back(PrefixSpace{});
     }
     const bool is_old =
@@ -314,6 +313,28 @@ std::string merged(const std::optional<JsonDocument>& config, const JsonValue& m
   return json.take();
 }
 
+/// With the class's own special tokens for those of which the files say nothing. One that would be
+/// new is left out where the model (nothing: no config.json) has no row for it.
+std::string with_defaults(std::string_view config, std::string_view class_name,
+                          const std::optional<JsonDocument>& model, const TokenizerLoader& loader) {
+  const auto rows = model ? model->root().find("vocab_size") : std::nullopt;
+  const bool has_room = !rows || !rows->raw().is_int64() ||
+                        rows->integer() > static_cast<std::int64_t>(loader.size());
+  const JsonDocument document = JsonDocument::parse(config, origin(kConfigName));
+  JsonWriter json(0);
+  json.begin_object();
+  for (const auto& [key, value] : document.root().members()) {
+    json.key(key).raw(simdjson::minify(value.raw()));
+  }
+  for (const DefaultToken& token : default_tokens(class_name)) {
+    if (!has_member(document.root(), token.name) && (has_room || loader.knows(token.text))) {
+      json.field(token.name, token.text);
+    }
+  }
+  json.end_object();
+  return json.take();
+}
+
 /// What both files say. Where tokenizer_config.json lists its added tokens, the other one is not
 /// read, as in Transformers.
 std::optional<std::string> config_of(const std::filesystem::path& folder) {
@@ -322,6 +343,12 @@ std::optional<std::string> config_of(const std::filesystem::path& folder) {
   const std::optional<JsonDocument> map =
       lists_added ? std::nullopt : document(folder, "special_tokens_map.json");
   if (map) {
+    // Without effect in tokenizer_config.json beside a tokenizer.json, and obeyed in this file.
+    for (const char* name : {"add_bos_token", "add_eos_token"}) {
+      if (const auto value = map->root().find(name)) {
+        throw value->error(fmt::format("{} gives other ids there than are made here", name));
+      }
+    }
     return merged(config, map->root());
   }
   return config ? std::optional(std::string(simdjson::minify(config->root().raw()))) : std::nullopt;
@@ -340,10 +367,15 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   }
   TokenizerLoader loader(file.string());
   loader.read(JsonDocument::load(file, origin(file.string()), kMostTokenizerBytes).root());
-  if (const std::optional<std::string> config = config_of(folder)) {
-    const std::string path = (folder / kConfigName).string();
-    loader.read_config(JsonDocument::parse(*config, origin(path)).root());
-  }
+  const std::string config = config_of(folder).value_or("{}");
+  const std::string path = (folder / kConfigName).string();
+  const std::optional<JsonDocument> model = document(folder, "config.json");
+  const std::string class_name =
+      tokenizer_class(JsonDocument::parse(config, origin(path)).root(),
+                      model ? std::optional(model->root()) : std::nullopt);
+  const JsonDocument all =
+      JsonDocument::parse(with_defaults(config, class_name, model, loader), origin(path));
+  loader.read_config(all.root(), class_name);
   loader.default_end_token();
   return loader.finish();
 }

@@ -23,9 +23,13 @@ class TokenizerLoader {
 
   /// tokenizer.json
   void read(const JsonValue& root);
-  /// tokenizer_config.json, with special_tokens_map.json in it: as Transformers' classes do
-  /// (tools/prepare/tokenizer.py has the same).
-  void read_config(const JsonValue& root);
+  /// tokenizer_config.json, with special_tokens_map.json and the class's own tokens in it: as
+  /// Transformers' classes do (tools/prepare/tokenizer.py has the same).
+  void read_config(const JsonValue& root, std::string_view class_name);
+  [[nodiscard]] std::size_t size() const noexcept { return impl_->tokens.size(); }
+  [[nodiscard]] bool knows(std::string_view token) const {
+    return impl_->id_of.find(std::string(token)) != impl_->id_of.end();
+  }
   /// GPT-2's published files name no end token, but its Python class has one: it is taken where no
   /// file named another.
   void default_end_token();
@@ -61,6 +65,7 @@ class TokenizerLoader {
   std::optional<std::int32_t> named_token(const JsonValue& root, std::string_view key) const;
 
   std::unique_ptr<Impl> impl_;
+  std::string class_name_ = {};       // of Transformers
   bool byte_level_seen_ = false;      // the pre-tokenizer's step
   std::size_t byte_level_at_ = 0;     // among the steps
   std::set<std::string> added_ = {};  // tokens that are looked for in a text

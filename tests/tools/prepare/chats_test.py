@@ -154,7 +154,7 @@ class Prompts(unittest.TestCase):
         self.assertEqual((found.messages, found.tools), ([{"role": "system", "content": "Be brief."}, CHAT[0]], [TOOL]))
         for text in (json.dumps(USER), json.dumps({"prompt": USER})):
             self.assertEqual(chat.conversation(text, 1, True).messages, CHAT[:1])
-        for value, what in ({"messages": []}, "is empty"), ({"messages": CHAT, "images": ["x"]}, '"images"'), ([], "is none of"), ({"messages": [5]}, "message 1 is a number"):
+        for value, what in ({"messages": []}, "is empty"), ({"messages": CHAT, "images": ["x"]}, '"images"'), ([], "is none of"), ({"messages": [5]}, 'message 1 of "messages" is a number'):
             with self.assertRaisesRegex(UserError, what):
                 chat.conversation(json.dumps(value), 1, True)
         with self.assertRaisesRegex(UserError, "deep in one another"):

@@ -85,6 +85,11 @@ class Formats(PrepareTest):
         found = self.prepare(self.write("p.jsonl", [{"prompt": CHAT[:1], "completion": CHAT[1:]}]), "--chat_template", TEMPLATE)
         self.assertEqual(learnt_text(found), "The willow trees.<|im_end|>\n")
 
+    def test_the_member_at_fault_is_named(self):
+        for record, expected in (({"prompt": "a", "completion": []}, '"prompt" is a text and "completion" is a list'), ({"prompt": [1], "completion": CHAT[1:]}, 'message 1 of "prompt" is a number'),
+                                 ({"messages": [{"role": "user", "content": [{"a": 1}]}, CHAT[1]]}, "a part of the content of message 1 has no")):
+            self.assertIn(expected, self.refused(self.write("p.jsonl", [record])))
+
     def test_completion_of_messages_is_the_last_answer(self):
         data = self.write("m.json", [{"messages": CHAT + [{"role": "user", "content": "And?"}, {"role": "assistant", "content": "No more."}]}])
         self.assertEqual(learnt_text(self.prepare(data, "--chat_template", TEMPLATE)), "The willow trees.<|im_end|>No more.<|im_end|>")

@@ -165,11 +165,29 @@ class Tokens(unittest.TestCase):
         self.check({"added_tokens_decoder": {"95": token}}, "<t><p>", [95, *(BYTES[c] for c in "<p>")], special_map=more)
         self.check({"extra_special_tokens": ["<t>"]}, "<u><t><p>", [97, 96, 95], special_map={"pad_token": "<p>", "extra_special_tokens": ["<t>", "<u>"]})
 
+    def test_tokens_that_the_class_has(self):
+        text = "a<|endoftext|>b"
+        self.check({"tokenizer_class": "GPT2Tokenizer"}, text, [64, 95, 65])
+        self.check({"tokenizer_class": "GPT2Tokenizer", "bos_token": "!", "eos_token": "!", "unk_token": None}, "a!<b", [64, 0, BYTES["<"], 65])
+        self.check({"tokenizer_class": "GPT2Tokenizer"}, "ab", [64, 65], prefix_space=True)
+        folder = self.tokenizer({"tokenizer_class": None})
+        (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 96}))
+        self.assertEqual([list(Tokenizer(folder).encode([text])[0]), tokens_of_program(folder, text)], [[64, 95, 65]] * 2)
+        (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "vocab_size": 95}))  # no row for it
+        plain = [BYTES[c] for c in text]
+        self.assertEqual([list(Tokenizer(folder).encode([text])[0]), tokens_of_program(folder, text)], [plain] * 2)
+
     def test_what_gives_other_ids_is_refused(self):
         folder = self.tokenizer({"split_special_tokens": True})
         with self.assertRaisesRegex(UserError, "split_special_tokens is true, which gives other ids"):
             Tokenizer(folder)
         self.assertIn("split_special_tokens is true, which gives other ids", tokens_of_program(folder, "a"))
+
+    def test_flags_in_the_special_tokens_map_are_refused(self):
+        folder = self.tokenizer({}, special_map={"add_eos_token": True})
+        with self.assertRaisesRegex(UserError, "special_tokens_map.json: add_eos_token gives other ids"):
+            Tokenizer(folder)
+        self.assertIn("add_eos_token gives other ids", tokens_of_program(folder, "a"))
 
     def test_punctuation(self):
         merges, level = [["$", "+"], ["!", "!"], ["a", "b"]], {"type": "Punctuation", "behavior": "Isolated"}
