@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Records and tokenizer files with one member added, removed, renamed, nulled or retyped, beside Transformers.
+
+usage: records.py [--runs N] [--seed S] [--only KIND]
+
+Every outcome is the reference's value, a note that names the member, or a refusal that names it; all else is a silent
+difference. Prints one JSON object; exit 1 where there was a difference. Skips where transformers is missing.
+"""
+
+import argparse
+import collections
+import importlib.util
+import json
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+SKIPPED = 77
+ROOT = Path(__file__).resolve().parents[2]
+SHARES = {"records": 4, "tokenizers": 1}  # Transformers takes long to load a tokenizer
+MOST_SHOWN = 12
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "tools" / "prepare")]
+
+
+class Counts:
+    def __init__(self):
+        self.outcomes = collections.Counter()
+        self.differences = collections.Counter()
+        self.shown = []
+
+    def add(self, kind, outcome, mutation, detail):
+        self.outcomes[f"{kind}: {outcome}"] += 1
+        if outcome == "DIFFERENCE":
+            self.differences[f"{kind}: {mutation}"] += 1
+            if len(self.shown) < MOST_SHOWN:
+                self.shown.append(f"{kind}: {mutation}: {detail}")
+
+
+def kinds_of(flags, folder):
+    """name -> a function of a random.Random that gives (outcome, mutation, detail)."""
+    import record_kinds
+
+    found = {"records": record_kinds.Records, "tokenizers": lambda: record_kinds.Tokenizers(folder)}
+    return {name: make() for name, make in found.items() if flags.only in (None, name)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Records and tokenizer files with one member changed, beside Transformers.")
+    parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=sorted(SHARES))
+    flags = parser.parse_args()
+    if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("tokenizers") is None:
+        print("skipped: transformers is missing; requirements-test.txt lists it")
+        return SKIPPED
+    counts = Counts()
+    with tempfile.TemporaryDirectory(prefix="tandem-records-") as folder:
+        kinds = kinds_of(flags, Path(folder))
+        order = [name for name in kinds for _ in range(SHARES[name])]
+        for number in range(flags.runs):
+            draw = random.Random(f"{flags.seed}:{number}")
+            name = draw.choice(order)
+            outcome, mutation, detail = kinds[name](draw)
+            counts.add(name, outcome, mutation, f"run {number}: {detail}")
+    silent = sum(counts.differences.values())
+    print(json.dumps({"runs": flags.runs, "outcomes": dict(sorted(counts.outcomes.items())), "silent_differences": silent,
+                      "of": dict(counts.differences.most_common(40))}, indent=1))
+    print("\n".join(counts.shown), file=sys.stderr)
+    return 1 if silent else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
