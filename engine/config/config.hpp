@@ -18,7 +18,7 @@
 
 #include "actors/kernels/update/optimizer_step.hpp"
 #include "engine/config/monitor_config.hpp"
-#include "engine/config/schedule.hpp"
+#include "engine/schedule/schedule.hpp"
 #include "runtime/util/enum_names.hpp"
 
 namespace tandem {

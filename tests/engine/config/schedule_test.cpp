@@ -1,5 +1,5 @@
 // Learning-rate schedules against DeepSpeed's own figures, and at their corners.
-#include "engine/config/schedule.hpp"
+#include "engine/schedule/schedule.hpp"
 
 #include <cmath>
 #include <filesystem>

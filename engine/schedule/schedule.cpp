@@ -1,4 +1,4 @@
-#include "engine/config/schedule.hpp"
+#include "engine/schedule/schedule.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// engine/config/schedule.hpp — the learning-rate schedules of DeepSpeed, exact, as pure functions
+// engine/schedule/schedule.hpp — the learning-rate schedules of DeepSpeed, exact, as pure functions
 // of the step number. DeepSpeed's scheduler is stepped after each applied optimizer step and starts
 // at position -1, so the warm-up schedules use position 0 for both of the first two steps; OneCycle
 // and LRRangeTest move on at once. A skipped step (gradients not finite) does not advance the
