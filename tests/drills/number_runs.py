@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 import transformers
 from drill import ROOT
-from safetensors.torch import load_file
 
 sys.path.insert(0, str(ROOT / "tools"))
 from rounding import FACTOR, UNIT, Rounding, close_choices  # noqa: E402
@@ -260,7 +259,9 @@ def tandem(run, programs, folder, name, ranks, stage, more=()):
 def figures_of(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = [line for line in lines if "loss" in line]
-    return [s["loss"] for s in steps], [s["grad_norm"] for s in steps], load_file(folder / "model/model.safetensors")
+    # Through Transformers, since published names of experts are not those of its modules.
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    return [s["loss"] for s in steps], [s["grad_norm"] for s in steps], model.state_dict()
 
 
 def resumes_alike(run, programs, folder):
