@@ -92,7 +92,10 @@ class Records:
             return ("refusal", "") if named else ("DIFFERENCE", f"a refusal that names another thing: {refused} of {json.dumps(value)}")
         except AssertionError as error:
             return "DIFFERENCE", f"{error} of {json.dumps(value)}"
-        expected = self.expected(value)
+        try:
+            expected = self.expected(value)
+        except Exception as error:  # whatever the reference raises
+            return "DIFFERENCE", f"read, where the reference raises {type(error).__name__}: {error} of {json.dumps(value)}"
         if (ids, mask) == expected:
             changed = self.silent(base, mutation, ids, mask, unused)
             return ("DIFFERENCE", f"{changed} of {json.dumps(value)}") if changed else ("note" if unused else "value", "")
@@ -122,12 +125,13 @@ class Records:
         if "input_ids" in value:
             return self.expected_tokens(value)
         turns = value.get("messages")
-        if turns is None and "prompt" in value and not isinstance(parsed(value["prompt"]), str):
+        is_pair = "prompt" in value and "completion" in value
+        if turns is None and is_pair and not isinstance(parsed(value["prompt"]), str):
             turns = [*parsed(value["prompt"]), *parsed(value["completion"])]
             return self.expected_chat(value, turns, len(parsed(value["prompt"])))
         if turns is not None:
             return self.expected_chat(value, parsed(turns), -1)
-        if "prompt" in value:
+        if is_pair:
             return self.expected_text(value["prompt"], value["completion"])
         if "instruction" in value and "output" in value:
             given = value.get("input", "")
