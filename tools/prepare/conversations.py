@@ -91,7 +91,7 @@ def calls_of(turn, what):
         raise Refused(f'"tool_calls" of {what} is {kind(calls)}, a list is needed')
     found = [call_of(call, what) for call in calls or []]
     if turn.get("function_call"):  # OpenAI's older form
-        found.append(call_of(turn["function_call"], what))
+        found.append(call_of(turn["function_call"], f'"function_call" of {what}'))
     return found
 
 
@@ -152,6 +152,8 @@ def message_of(turn, number, name):
 def tools_of(record):
     """The record's tools as a list of objects; None if it has none."""
     given = from_text(record.get("tools"), "[{")
+    if given and record.get("functions"):
+        raise Refused('it has "tools" and "functions"; keep one of them')
     legacy = [] if given else [{"type": "function", "function": one} for one in from_text(record.get("functions"), "[") or []]
     found = [given] if isinstance(given, dict) else given or legacy
     if not isinstance(found, list):

@@ -87,7 +87,9 @@ class Formats(PrepareTest):
 
     def test_the_member_at_fault_is_named(self):
         for record, expected in (({"prompt": "a", "completion": []}, '"prompt" is a text and "completion" is a list'), ({"prompt": [1], "completion": CHAT[1:]}, 'message 1 of "prompt" is a number'),
-                                 ({"messages": [{"role": "user", "content": [{"a": 1}]}, CHAT[1]]}, "a part of the content of message 1 has no")):
+                                 ({"messages": [{"role": "user", "content": [{"a": 1}]}, CHAT[1]]}, "a part of the content of message 1 has no"),
+                                 ({"messages": [{**CHAT[0], "function_call": 5}, CHAT[1]]}, 'a call of "function_call" of message 1'),
+                                 ({"messages": CHAT, "tools": [{"a": 1}], "functions": [{"a": 1}]}, '"tools" and "functions"; keep one')):
             self.assertIn(expected, self.refused(self.write("p.jsonl", [record])))
 
     def test_completion_of_messages_is_the_last_answer(self):
