@@ -267,7 +267,7 @@ def figures_of(folder):
 def resumes_alike(run, programs, folder):
     """Whether a run that is resumed elsewhere ends with the bits of the one in folder/whole."""
     at = max(1, run.steps // 2)
-    tandem(run, programs, folder, "begun", run.ranks, run.stage, ["--save_every", str(at)])
+    tandem(run, programs, folder, "begun", run.ranks, run.stage, ["--save_every", str(at), "--keep", str(run.steps)])
     ranks = 2 if run.ranks == 1 and run.of_step % 2 == 0 else 1
     tandem(run, programs, folder, "resumed", ranks, (run.stage + 1) % 4,
            ["--resume", str(folder / f"begun/checkpoints/step-{at:08d}")])
