@@ -8,6 +8,8 @@ it; where the restriction forbids what a test needs, the test skips with a line 
                                          at most three seconds under each restriction, and all tests of plans under 36
                                          rates; about an hour on two cores
     tests/drills/machines.py --longest 1000     all of them under each restriction
+    tests/drills/machines.py --times build/test/log/release.xml     a test run has told already how long each test takes,
+                                         and that it passes as the machine is
     tests/drills/machines.py --quick     a few suites of each layer under each restriction, and plans under five rates
     tests/drills/machines.py --only avx2 umask
     tests/drills/machines.py --rates 1e9 5e9 1e10     all tests, the long ones too, at these rates of every key
@@ -167,6 +169,21 @@ class Tests:
         (self.folder / "CTestTestfile.cmake").write_text(f'subdirs("{build}")\n')
         self.folder.chmod(0o777)
 
+    def take_times(self, report):
+        """{test: (status, reason)} of a report of ctest; keeps how long each test took."""
+        results = {}
+        self.seconds = {}
+        for case in xml.parse(report).getroot().iter("testcase"):
+            text = case.findtext("system-out") or ""
+            self.seconds[case.get("name")] = float(case.get("time", 0))
+            if case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
+                results[case.get("name")] = ("skipped", reason_of(text))
+            elif case.get("status") == "fail":
+                results[case.get("name")] = ("failed", text)
+            else:
+                results[case.get("name")] = ("passed", "")
+        return results
+
     def run(self, restriction, temporary, parallel, show):
         """{test: (status, reason)} under the restriction, and seconds."""
         report = self.folder / "report.xml"
@@ -185,18 +202,10 @@ class Tests:
                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         if not report.exists():
             raise Absent("ctest made no report under it: " + (ran.stdout.strip().splitlines() or ["no word"])[-1])
-        results = {}
-        self.seconds = {}
-        for case in xml.parse(report).getroot().iter("testcase"):
-            text = case.findtext("system-out") or ""
-            self.seconds[case.get("name")] = float(case.get("time", 0))
-            if case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
-                results[case.get("name")] = ("skipped", reason_of(text))
-            elif case.get("status") == "fail":
-                results[case.get("name")] = ("failed", "")
-                show(f"--- {restriction.name}: {case.get('name')}\n{text[-4000:]}")
-            else:
-                results[case.get("name")] = ("passed", "")
+        results = self.take_times(report)
+        for test, (status, text) in results.items():
+            if status == "failed":
+                show(f"--- {restriction.name}: {test}\n{text[-4000:]}")
         return results, time.monotonic() - began
 
     def no_longer_than(self, seconds):
@@ -228,6 +237,7 @@ def main():
     parser.add_argument("--only", nargs="+", default=[], help="restrictions whose names contain one of these")
     parser.add_argument("--rates", nargs="+", default=[])
     parser.add_argument("--longest", type=float, default=3, help="seconds that a test may take to be run under a restriction")
+    parser.add_argument("--times", type=Path, help="ctest's report of a run as the machine is")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--parallel", type=int, default=len(os.sched_getaffinity(0)) + 1)
     parser.add_argument("--failures", type=Path, help="the output of failed tests goes there")
@@ -249,6 +259,10 @@ def main():
         plans = [(label, lambda rate=rate, which=which: {"variables": {"TANDEM_TEST_RATE": f"{rate:.6g}"}, "tests": which})
                  for label, rate, which in rates_of(options)]
         whole = ("-R", QUICK, "-LE", "long$") if options.quick else ("-LE", "long$")
+        if options.times:
+            rows.append((AS_IT_IS, tests.take_times(options.times)))
+            whole = tests.no_longer_than(options.longest)
+            chosen = [(label, make) for label, make in chosen if label != AS_IT_IS]
         for label, make in chosen + plans:
             if options.only and not any(part in label for part in options.only):
                 continue
