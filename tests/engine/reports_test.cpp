@@ -174,9 +174,12 @@ TEST(CommsLogger, CountsWhatTheStepPlanSays) {
       EXPECT_EQ(counts_of(rank.comms, "reduce_scatter_tensor"), plan.reductions) << slots;
       EXPECT_EQ(counts_of(rank.comms, "all_reduce"),
                 (std::map<std::int64_t, std::int64_t>{{sizeof(NormLimbs), kSteps}}));
-      const auto losses = counts_of(rank.comms, "all_gather");
-      ASSERT_THAT(losses, SizeIs(1));
-      EXPECT_EQ(losses.begin()->second, kSteps);
+      // A step begins with the ranks' numbers of micro-batches and ends with their losses.
+      const auto told = counts_of(rank.comms, "all_gather");
+      ASSERT_THAT(told, SizeIs(2));
+      EXPECT_EQ(told.begin()->first, std::int64_t{sizeof(std::size_t)});
+      EXPECT_EQ(told.begin()->second, kSteps);
+      EXPECT_EQ(told.rbegin()->second, kSteps);
       for (const CommsRow& row : rank.comms.rows) {
         const bool shard = row.operation.starts_with("all_gather");
         EXPECT_EQ(row.block_bytes, row.message_bytes * (shard ? 2 : 1)) << row.operation;
