@@ -1,7 +1,10 @@
 #include "runtime/io/uring_files.hpp"
 
 #include <cerrno>
+#include <chrono>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -127,7 +130,14 @@ class UringFiles final : public FileBackend, private Poller {
     if (options_.entries == 0) {
       throw user_error("io", "{}: a ring of 0 entries; give it one at least", options_.name);
     }
+    // The kernel gives a closed ring's locked memory back a moment later, by a thread of its own.
+    constexpr int kTries = 100;
+    const bool had_one = std::exchange(ring_, nullptr) != nullptr;
     ring_ = std::make_unique<Uring>(options_.entries);
+    for (int i = 0; had_one && ring_->error() == ENOMEM && i < kTries; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      ring_ = std::make_unique<Uring>(options_.entries);
+    }
     if (ring_->error() != 0) {
       throw failure(ExitCode::kFailure, "io", "io_uring is not usable here: {}; use threads",
                     uring_refusal(ring_->error()));
