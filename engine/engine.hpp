@@ -82,8 +82,8 @@ struct InitializeArgs {
   PrefetchOptions prefetch;                // of the loader
   /// Learning rate of optimizer step n (1-based) instead of the config's schedule.
   std::function<double(std::int64_t)> learning_rate;
-  /// What else of the caller's decides the numbers, as names and values: checkpoints keep it, and
-  /// load_checkpoint() has a note for each that differs.
+  /// Further settings of the caller that decide the numbers, as names and values: checkpoints keep
+  /// them, and load_checkpoint() has a note for each that differs.
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<ParameterGroup> parameter_groups;  // none: one with the optimizer block's values
   std::shared_ptr<Communicator> communicator;    // null: this process alone

@@ -13,8 +13,8 @@ namespace {
 
 using Values = std::map<std::string, std::string>;  // [path] JSON
 
-/// Whose keys change what a step computes. The batch and what the loss is the mean of are compared,
-/// and refused, by check_resume(); what else the config says changes no digit.
+/// The keys that begin so change what a step computes. check_resume() compares, and refuses, the
+/// batch and the mean that the loss is; all other keys change no digit.
 constexpr std::array<std::string_view, 7> kCounts = {
     "optimizer.", "scheduler.",         "gradient_clipping",        "decay_norms",
     "fp16.",      "prescale_gradients", "gradient_predivide_factor"};
@@ -47,7 +47,8 @@ Values values_of(const std::string& config) {
   return values;
 }
 
-/// What becomes of the new value: a dynamic loss scale is a state, which the checkpoint has.
+/// Says whether the run takes the new value: a dynamic loss scale is a state, which the checkpoint
+/// has.
 std::string_view effect_of(std::string_view path) {
   return path == "fp16.initial_scale_power" ? "the scale goes on from the checkpoint's"
                                             : "the new value is taken";

@@ -14,8 +14,8 @@
 namespace tandem {
 
 /// `name: before in the checkpoint, after now: why it counts`, for keys of the resolved configs
-/// that change what a step computes, and for RunState::settings. Of a checkpoint that has neither,
-/// as what was converted, nothing is said.
+/// that change what a step computes, and for RunState::settings. A checkpoint that has neither, as
+/// after a conversion, gives no line.
 [[nodiscard]] std::vector<std::string> changed_settings(const RunState& saved, const RunState& now);
 
 }  // namespace tandem

@@ -22,7 +22,7 @@ struct EvalSums {
   /// NaN where nothing counts.
   [[nodiscard]] double mean() const noexcept { return loss / static_cast<double>(labels); }
   [[nodiscard]] double perplexity() const noexcept { return std::exp(mean()); }
-  /// Of the labels alone, as a model without routers has it.
+  /// The mean loss of the labels alone, without the routers' own loss.
   [[nodiscard]] double label_mean() const noexcept {
     return label_loss / static_cast<double>(labels);
   }

@@ -136,7 +136,7 @@ void reject_unknown(const CLI::App& app) {
                    name_hint(extra.front(), views));
 }
 
-/// What a flag takes.
+/// Names the kind of value that a flag takes.
 std::string kind_of_value(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   return type.starts_with("FLOAT")  ? "a number"

@@ -11,7 +11,7 @@ namespace tandem {
 
 namespace {
 
-/// Of a model whose routers have a loss of their own; empty: there is none.
+/// Tells the labels' loss of a model whose routers have a loss of their own; empty: they have none.
 std::string without_routers(const EvalSums& sums) {
   return sums.loss == sums.label_loss
              ? ""

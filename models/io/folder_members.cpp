@@ -82,7 +82,7 @@ constexpr std::array kGenerationMembers = {
     named("min_new_tokens", "0"), named("max_time"), named("stop_strings"),
     // Ids that a text of one row never meets.
     harmless("pad_token_id"), harmless("bos_token_id"), harmless("decoder_start_token_id"),
-    // Of models with an encoder.
+    // Only models with an encoder obey these.
     harmless("encoder_repetition_penalty"), harmless("encoder_no_repeat_ngram_size"),
     // How it is computed, with the same result.
     harmless("use_cache"), harmless("cache_implementation"), harmless("cache_config"),
@@ -94,7 +94,7 @@ constexpr std::array kGenerationMembers = {
     harmless("target_lookbehind"), harmless("assistant_ensemble_weight"),
     harmless("speculation_type"), harmless("compile_config"), harmless("disable_compile"),
     harmless("continuous_batching_config"), harmless("low_memory"), harmless("prefill_chunk_size"),
-    // What is given beside the text.
+    // These choose values that are given beside the text.
     harmless("output_attentions"), harmless("output_hidden_states"), harmless("output_scores"),
     harmless("output_logits"), harmless("return_dict_in_generate"), harmless("return_dict"),
     // Descriptions.

@@ -85,7 +85,7 @@ std::string_view likely_name(std::string_view name, std::span<const std::string_
   const std::string_view best = nearest_name(name, candidates);
   const std::size_t slip = std::max<std::size_t>(2, std::max(name.size(), best.size()) / 3);
   const std::size_t distance = name_distance(name, best);
-  // Of a name of two letters a slip leaves one.
+  // A slip leaves at least one letter of the name as it was, also of a name of two letters.
   return distance <= slip && distance < name.size() ? best : std::string_view();
 }
 

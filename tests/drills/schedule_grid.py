@@ -3,7 +3,7 @@
 
     schedule_grid.py --record FILE     the rates of least_values(), for the tests of the engine; needs deepspeed
 
-Of a case whose class raises, when it is made or within its steps, there is the error's name instead of rates.
+A case whose class raises, when it is made or within its steps, has the error's name instead of rates.
 """
 
 import argparse

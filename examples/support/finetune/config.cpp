@@ -52,7 +52,7 @@ bool counts_warmup(const FinetuneFlags& flags) {
   return flags.warmup_steps && (*flags.warmup_steps > 0 || !flags.given("--warmup"));
 }
 
-/// Of a run of `steps`.
+/// The warm-up steps of a run of `steps`.
 std::int64_t warmup_steps_of(const FinetuneFlags& flags, std::int64_t steps) {
   const double warmup = counts_warmup(flags) ? *flags.warmup_steps : flags.warmup;
   const bool is_count = counts_warmup(flags) && warmup >= 1;

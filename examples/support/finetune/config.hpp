@@ -45,7 +45,7 @@ std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,
                                                      const Config& config,
                                                      std::int64_t total_steps);
 
-/// What beside the config decides a run's numbers (InitializeArgs::settings).
+/// The settings beside the config that decide a run's numbers (InitializeArgs::settings).
 std::vector<std::pair<std::string, std::string>> run_settings(const FinetuneFlags& flags,
                                                               const Config& config,
                                                               const LoraOptions& lora,

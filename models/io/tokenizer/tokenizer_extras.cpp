@@ -335,8 +335,8 @@ std::string with_defaults(std::string_view config, std::string_view class_name,
   return json.take();
 }
 
-/// What both files say. Where tokenizer_config.json lists its added tokens, the other one is not
-/// read, as in Transformers.
+/// Joins the members of both files. Where tokenizer_config.json lists its added tokens, the other
+/// one is not read, as in Transformers.
 std::optional<std::string> config_of(const std::filesystem::path& folder) {
   const std::optional<JsonDocument> config = document(folder, kConfigName);
   const bool lists_added = config && has_member(config->root(), "added_tokens_decoder");

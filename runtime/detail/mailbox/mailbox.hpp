@@ -181,8 +181,8 @@ class Mailbox {
   /// answers are pending.
   void end() noexcept;
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
-  /// What the asker gets where the handler threw `error`: the stop that ended a handler is the
-  /// actor's, not the asker's.
+  /// The error that the asker gets where the handler threw `error`: a stop that ended the handler
+  /// is the actor's, not the asker's.
   [[nodiscard]] std::exception_ptr error_for_asker(std::exception_ptr error) const noexcept;
   /// Likewise where it dropped its duty to answer.
   [[nodiscard]] std::exception_ptr dropped_reply_error(const char* request) const noexcept;

@@ -30,7 +30,7 @@ std::vector<KeyRow> rows_of(Config& config) {
 
 bool is_listed(const std::string& path, const std::vector<KeyRow>& rows) {
   const auto begins = [&](std::string_view known) {
-    // Of a block that is one row or left aside as a whole, and of one of whose members are rows.
+    // The path lies in a block that is one row, or is a block whose members are rows.
     return path == known || path.starts_with(std::string(known) + ".") ||
            known.starts_with(path + ".");
   };
