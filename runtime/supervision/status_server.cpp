@@ -27,6 +27,7 @@
 
 #include "runtime/event_loop.hpp"
 #include "runtime/system/owned_descriptor.hpp"
+#include "runtime/system/socket_path.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -72,7 +73,8 @@ void clear_place(asio::io_context& reactor, const std::string& path) {
   probe.open(asio::local::stream_protocol(), failed);
   // A listener that takes none must not hang us. asio's connect() would wait all the same.
   probe.native_non_blocking(true, failed);
-  const asio::local::stream_protocol::endpoint to(path);
+  const SocketPath place(path);
+  const asio::local::stream_protocol::endpoint to(place.address);
   const bool connected = !failed && ::connect(probe.native_handle(), to.data(),
                                               static_cast<socklen_t>(to.size())) == 0;
   if (connected || failed || errno == EAGAIN) {
@@ -114,7 +116,7 @@ struct StatusServer::Server : std::enable_shared_from_this<Server> {
         address = fmt::format("127.0.0.1:{}", tcp.port());
       } else {
         clear_place(reactor, where);
-        listen_on(asio::local::stream_protocol::endpoint(where));
+        listen_on(asio::local::stream_protocol::endpoint(SocketPath(where).address));
         address = where;
         is_local = true;
       }

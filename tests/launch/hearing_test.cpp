@@ -223,7 +223,7 @@ TEST_F(Logs, FollowNoLinkAndWaitForNoFifo) {
 }
 
 TEST_F(Logs, ADiskThatIsFullIsSaidAndEndsNothing) {
-  const std::string launch = fmt::format("{}/launch_alone launch -n 1 --log_dir {} -- seq 100000",
+  const std::string launch = fmt::format("{}/launch_alone launch -n 1 --log_dir '{}' -- seq 100000",
                                          TANDEM_BIN_DIR, folder_);
   Launched run(shell("ulimit -f 8; exec " + launch), {}, -1);
   EXPECT_EQ(run.wait(), 0);

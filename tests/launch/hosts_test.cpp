@@ -232,9 +232,10 @@ TEST_F(Hosts, ASignalGoesToEveryRankAndASecondOneEndsThemAtOnce) {
 
 TEST_F(Hosts, EveryTreeEndsWithTheLauncher) {
   const std::string asked = folder_ + "/asked";
-  auto run = on("a:1,b:1", fmt::format("(setsid sleep 1000 &); trap 'echo >> {}; exit' TERM; echo "
-                                       "ready; while :; do sleep 0.01; done",
-                                       asked));
+  auto run =
+      on("a:1,b:1", fmt::format("(setsid sleep 1000 &); trap 'echo >> \"{}\"; exit' TERM; echo "
+                                "ready; while :; do sleep 0.01; done",
+                                asked));
   run.wait_for("[a:0] ready");
   run.wait_for("[b:1] ready");
   ASSERT_EQ(::kill(run.process, SIGKILL), 0);
@@ -245,10 +246,11 @@ TEST_F(Hosts, EveryTreeEndsWithTheLauncher) {
 
 TEST_F(Hosts, AConnectionThatEndsIsALostHostWhoseRanksEndThemselves) {
   const std::string asked = folder_ + "/asked";
-  auto run = on("a:1,cut:1",
-                fmt::format("trap 'if [ $RANK = 0 ]; then sleep 1; fi; echo $RANK >> {}; exit 4' "
-                            "TERM; echo ready; while :; do sleep 0.01; done",
-                            asked));
+  auto run =
+      on("a:1,cut:1",
+         fmt::format("trap 'if [ $RANK = 0 ]; then sleep 1; fi; echo $RANK >> \"{}\"; exit 4' "
+                     "TERM; echo ready; while :; do sleep 0.01; done",
+                     asked));
   run.wait_for("[a:0] ready");
   run.wait_for("[cut:1] ready");
   cut();
@@ -267,8 +269,8 @@ TEST_F(Hosts, AConnectionThatHangsEndsTheHostsRanks) {
   const std::string gone = folder_ + "/gone";
   auto run =
       on("a:1,dumb:1",
-         fmt::format("if [ $RANK = 1 ]; then trap 'echo > {0}; exit' TERM; echo ready; while "
-                     ":; do if [ -e {1} ]; then echo 0123456789; else sleep 0.01; fi; done; "
+         fmt::format("if [ $RANK = 1 ]; then trap 'echo > \"{0}\"; exit' TERM; echo ready; while "
+                     ":; do if [ -e '{1}' ]; then echo 0123456789; else sleep 0.01; fi; done; "
                      "fi; echo ready; exec sleep 1000",
                      gone, cut_),
          {}, {"TANDEM_HEARTBEAT_S=0.2"});
@@ -371,7 +373,7 @@ TEST_F(Hosts, AFailureIsTriedAgainAsOftenAsAsked) {
       "again() {{ test $TORCHELASTIC_RESTART_COUNT -lt 2; }}; if [ $RANK = 0 ]; then if again; "
       "then "
       "exec sleep 1000; fi; exit; fi; echo $TORCHELASTIC_RESTART_COUNT of "
-      "$TORCHELASTIC_MAX_RESTARTS >> {}; if again; then exit 9; fi; echo through",
+      "$TORCHELASTIC_MAX_RESTARTS >> '{}'; if again; then exit 9; fi; echo through",
       tries);
   auto run = on("a:1,b:1", script, {"--max_restarts", "2"});
   EXPECT_EQ(run.wait(), 0) << run.output;

@@ -165,8 +165,9 @@ TEST(Launch, ARankThatOnlyLostItsPeerIsNotBlamed) {
   const std::string fifo = fmt::format("{}/gone.{}", ::testing::TempDir(), ::getpid());
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   // Rank 1 fails when rank 0 is gone: the end of the pipe says so.
-  Launched run({.ranks = 2},
-               fmt::format("if [ $RANK = 0 ]; then exec 3>{0}; exit 4; fi; cat {0}; exit 9", fifo));
+  Launched run(
+      {.ranks = 2},
+      fmt::format("if [ $RANK = 0 ]; then exec 3>'{0}'; exit 4; fi; cat '{0}'; exit 9", fifo));
   EXPECT_EQ(run.wait(), 9);
   EXPECT_THAT(run.output, HasSubstr("error: [launch] rank 1 of 2 exited with code 9"));
   ::unlink(fifo.c_str());

@@ -91,7 +91,7 @@ TEST(NodeOrderText, ANodeEndsWithTheUsersError) {
         std::string("\n")}) {
     std::ofstream(path) << text;
     const int status = std::system(
-        fmt::format("{}/launch_alone launch --node < {} > {}.out", TANDEM_BIN_DIR, path, path)
+        fmt::format("{}/launch_alone launch --node < '{}' > '{}.out'", TANDEM_BIN_DIR, path, path)
             .c_str());
     EXPECT_EQ(WEXITSTATUS(status), 2) << text.substr(0, 40);
     std::string said;

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <string_view>
 #include <vector>
@@ -20,6 +19,7 @@
 #include <sys/un.h>
 
 #include "runtime/system/owned_descriptor.hpp"
+#include "runtime/system/socket_path.hpp"
 #include "runtime/util/one_line.hpp"
 
 namespace tandem {
@@ -66,9 +66,10 @@ std::optional<std::string> get_status(const std::string& address, const std::str
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     to.sin_port = htons(static_cast<std::uint16_t>(std::atoi(address.c_str() + colon + 1)));
     failed = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to));
-  } else if (sockaddr_un to{}; address.size() < sizeof(to.sun_path)) {
+  } else if (const SocketPath path(address); path.address.size() < sizeof(sockaddr_un::sun_path)) {
+    sockaddr_un to{};
     to.sun_family = AF_UNIX;
-    std::memcpy(to.sun_path, address.c_str(), address.size() + 1);
+    path.address.copy(to.sun_path, path.address.size());
     failed = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to));
   }
   const std::string request = "GET " + page + " HTTP/1.0\r\n\r\n";

@@ -12,6 +12,7 @@
 
 #include "examples/support/run_status.hpp"
 #include "runtime/system/owned_descriptor.hpp"
+#include "runtime/system/socket_path.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {
@@ -22,11 +23,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr std::string_view kAsk = R"(
-import json, socket, sys, time
+import json, os, socket, sys, time
 def get(page):
+    os.chdir(os.path.dirname(sys.argv[1]))  # a socket's address holds a short path only
     with socket.socket(socket.AF_UNIX) as s:
         s.settimeout(20)
-        s.connect(sys.argv[1])
+        s.connect(os.path.basename(sys.argv[1]))
         s.sendall(f"GET {page} HTTP/1.0\r\n\r\n".encode())
         answer = b""
         while chunk := s.recv(4096):
@@ -106,7 +108,8 @@ class StrangersSocket {
     ::unlink(path.c_str());
     sockaddr_un at{};
     at.sun_family = AF_UNIX;
-    path.copy(at.sun_path, sizeof(at.sun_path) - 1);
+    const SocketPath place(path);
+    place.address.copy(at.sun_path, sizeof(at.sun_path) - 1);
     EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
     EXPECT_EQ(::listen(listener_.get(), 8), 0);
     thread_ = std::thread([this, answer = std::move(answer)] {

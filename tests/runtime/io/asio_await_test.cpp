@@ -12,6 +12,7 @@
 #include <asio/read.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/write.hpp>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 #include "runtime/io/signals.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/system/socket_path.hpp"
 
 namespace tandem {
 namespace {
@@ -84,10 +86,9 @@ void echo_between_two_loops(typename Protocol::endpoint at) {
 }
 
 // An unused name for a UNIX socket.
-stream_protocol::endpoint some_path() {
+std::string some_path() {
   static int count = 0;
-  return {::testing::TempDir() + "tandem_socket_" + std::to_string(::getpid()) + "_" +
-          std::to_string(++count)};
+  return fmt::format("{}tandem_socket_{}_{}", ::testing::TempDir(), ::getpid(), ++count);
 }
 
 TEST(AsioAwait, TcpEcho) {
@@ -98,9 +99,10 @@ TEST(AsioAwait, TcpEcho) {
 TEST(AsioAwait, UnixSocketEcho) {
   for (const auto run :
        {&echo_between_two_tasks<stream_protocol>, &echo_between_two_loops<stream_protocol>}) {
-    const auto path = some_path();
-    run(path);
-    ::unlink(path.path().c_str());
+    const std::string path = some_path();
+    const SocketPath place(path);
+    run(place.address);
+    ::unlink(path.c_str());
   }
 }
 

@@ -26,6 +26,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/supervision/describe.hpp"
+#include "runtime/system/socket_path.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -51,7 +52,8 @@ int connect_to(const std::string& address) {
   }
   sockaddr_un to{};
   to.sun_family = AF_UNIX;
-  address.copy(to.sun_path, sizeof(to.sun_path) - 1);
+  const SocketPath path(address);
+  path.address.copy(to.sun_path, sizeof(to.sun_path) - 1);
   const int made = ::socket(AF_UNIX, SOCK_STREAM, 0);
   EXPECT_EQ(::connect(made, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0) << address;
   return made;
@@ -118,6 +120,21 @@ TEST_F(StatusServerTest, AnswersOverASocketAndALoopbackPort) {
     });
   }
   EXPECT_FALSE(fs::exists(path())) << "the server's end removes its file";
+}
+
+TEST_F(StatusServerTest, ServesAtAPathOfAnyLength) {
+  const fs::path far = folder_ / std::string(150, 'a') / std::string(150, 'b');
+  fs::create_directories(far);
+  const std::string place = far / "status.sock";
+  for (int again = 0; again < 2; ++again) {
+    with_server(place, [&](const std::string& at) {
+      EXPECT_EQ(at, place);
+      EXPECT_THAT(say(at, "GET /hello HTTP/1.0\r\n\r\n"), EndsWith("hello\n"));
+      EventLoop second;
+      EXPECT_THROW(StatusServer(second, place, pages()), Error) << "it is served already";
+    });
+    EXPECT_FALSE(fs::exists(place));
+  }
 }
 
 TEST_F(StatusServerTest, ClientsThatDoNotAskHoldUpNothing) {
