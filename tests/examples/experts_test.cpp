@@ -92,6 +92,26 @@ TEST_P(ExpertTraining, NothingThatOnlySchedulesChangesOneDigit) {
   }
 }
 
+TEST_P(ExpertTraining, EvaluationGivesTheLabelsLossWithoutTheRouters) {
+  const std::string flags = "--bench_steps 1 --eval_split 0.2 --eval_at_start";
+  const auto first = [&](const char* output, const char* name) {
+    return std::stod(column(output, name).at(0));
+  };
+  ASSERT_EQ(run(1, "with", flags).code, 0);
+  const std::string key = "\"output_router_logits\": ";
+  std::string config = content_of(folder_ / "model/config.json");
+  const std::size_t at = config.find(key + "true");
+  if (at == std::string::npos) {  // the model has no such loss
+    EXPECT_EQ(first("with", "eval_loss"), first("with", "eval_label_loss"));
+    return;
+  }
+  write("model/config.json", config.replace(at, key.size() + 4, key + "false"));
+  ASSERT_EQ(run(1, "without", flags).code, 0);
+  EXPECT_GT(first("with", "eval_loss"), first("with", "eval_label_loss") + 0.01);
+  EXPECT_EQ(first("with", "eval_label_loss"), first("without", "eval_loss"));
+  EXPECT_EQ(first("with", "label_perplexity"), first("without", "perplexity"));
+}
+
 TEST_P(ExpertTraining, LeafModulesChangeUnitsAndNoDigit) {
   std::vector<std::string> expected;
   std::string weights;
