@@ -26,8 +26,8 @@
 #include <unistd.h>
 
 #include "runtime/event_loop.hpp"
+#include "runtime/supervision/socket_path.hpp"
 #include "runtime/system/owned_descriptor.hpp"
-#include "runtime/system/socket_path.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {

@@ -42,7 +42,7 @@ struct Shown {
   RunState state;
   std::string saved;                    // UTC
   std::map<std::string, Array> arrays;  // here: master, exp_avg, ...
-  std::int64_t parameters = 0;          // of the whole checkpoint
+  std::int64_t parameters = 0;          // in the whole checkpoint
 };
 
 /// "disk 1 of 2, of host b; the slices of host a are missing here"

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kWhere = "convert";
 constexpr std::uint64_t kMostTextBytes = std::uint64_t{1} << 26;
-// What of a folder with weights loaders read beside them, where it is there.
+// The files that loaders read from a folder beside its weights, where they are there.
 constexpr const char* kDescriptions[] = {"config.json", "generation_config.json", "tokenizer.json",
                                          "tokenizer_config.json"};
 

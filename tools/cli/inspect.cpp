@@ -26,7 +26,7 @@
 namespace tandem {
 namespace {
 
-constexpr std::int64_t kDefaultRow = 2048;  // of the packing estimate, as the trainer's max_length
+constexpr std::int64_t kDefaultRow = 2048;  // for the packing estimate, as the trainer's max_length
 constexpr std::string_view kLearntColour = "\x1b[32m";
 constexpr std::string_view kPlainColour = "\x1b[0m";
 

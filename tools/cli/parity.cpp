@@ -145,7 +145,7 @@ double greater(double a, double b) { return a > b || std::isnan(a) ? a : b; }
 struct Difference {
   double abs = 0;               // greatest absolute difference
   double reference = 0;         // greatest absolute reference value
-  double squares = 0;           // of differences
+  double squares = 0;           // sum of squared differences
   std::optional<double> share;  // greatest share of a value's own limit
   void add(double value, double expected, std::optional<double> limit) {
     const double difference = std::abs(value - expected);

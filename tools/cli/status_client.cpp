@@ -18,8 +18,8 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include "runtime/supervision/socket_path.hpp"
 #include "runtime/system/owned_descriptor.hpp"
-#include "runtime/system/socket_path.hpp"
 #include "runtime/util/one_line.hpp"
 
 namespace tandem {

@@ -1,6 +1,5 @@
-// tools/cli/status_client.hpp — what a run answers at its status socket, and what `tandem top`
-// shows of it. What answers may be a stranger's: it is bounded, and its words are escaped. Any
-// thread.
+// tools/cli/status_client.hpp — a run's answer at its status socket, and its display by `tandem
+// top`. The answer may be a stranger's: it is bounded, and its text is escaped. Any thread.
 #pragma once
 
 #include <optional>

@@ -11,8 +11,8 @@
 #include <sys/un.h>
 
 #include "examples/support/run_status.hpp"
+#include "runtime/supervision/socket_path.hpp"
 #include "runtime/system/owned_descriptor.hpp"
-#include "runtime/system/socket_path.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {

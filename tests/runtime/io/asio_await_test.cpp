@@ -21,7 +21,7 @@
 #include "runtime/io/signals.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
-#include "runtime/system/socket_path.hpp"
+#include "runtime/supervision/socket_path.hpp"
 
 namespace tandem {
 namespace {

@@ -34,7 +34,7 @@ struct Nap {};
 struct SpawnHelper {};
 struct Finish {};
 
-// What the fixture sees of the workers' lives.
+// The fixture's record of the workers' lives.
 struct Book {
   int made = 0;
   int destroyed = 0;

@@ -26,7 +26,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/supervision/describe.hpp"
-#include "runtime/system/socket_path.hpp"
+#include "runtime/supervision/socket_path.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {

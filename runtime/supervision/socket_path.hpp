@@ -1,4 +1,4 @@
-// runtime/system/socket_path.hpp — a name for a Unix socket whose path may have any length.
+// runtime/supervision/socket_path.hpp — a name for a Unix socket whose path may have any length.
 #pragma once
 
 #include <string>

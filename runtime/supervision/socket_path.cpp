@@ -1,4 +1,4 @@
-#include "runtime/system/socket_path.hpp"
+#include "runtime/supervision/socket_path.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
