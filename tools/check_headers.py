@@ -25,7 +25,7 @@ FIRST_INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
 
 def first_includes(layer):
-    """What the sources and tests of a layer include first."""
+    """Yields the header that each source and test of a layer includes first."""
     for folder in [layer, f"tests/{layer}"]:
         for source in (ROOT / folder).rglob("*.cpp"):
             if "compile_fail" in source.parts:

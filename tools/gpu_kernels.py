@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ptxas says of every CUDA kernel: a spill fails the build, and docs/kernels.md has the table.
+"""Checks ptxas's report on every CUDA kernel: a spill fails the build, and docs/kernels.md has the table.
 
     tools/gpu_kernels.py compile NVCC ARGS... -o OBJECT      what the build calls (cmake/Cuda.cmake)
     tools/gpu_kernels.py page [--update] BUILD               compares the table with that build's kernels, or writes it
@@ -67,7 +67,7 @@ def flops_of(ptx):
 
 
 def kernels_of(log):
-    """What `ptxas -v` printed: a dict for each kernel and architecture."""
+    """Reads the output of `ptxas -v`: a dict for each kernel and architecture."""
     kernels = []
     for name, arch, rest in re.findall(r"Compiling entry function '(\w+)' for '(\w+)'\n(.*?)(?=ptxas info *: Compiling|\Z)", log,
                                        re.DOTALL):

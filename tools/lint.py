@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `./tandem test` looks at before it runs anything: lint.py format | tidy [--most N] [BUILD].
+"""The checks that `./tandem test` makes before it runs anything: lint.py format | tidy [--most N] [BUILD].
 
 format  every C++ file is as clang-format-19 would write it, and the rules of tools/tidy.py hold
 tidy    clang-tidy-19 on the lines that changed since the merge base with origin/main (or, where nothing did, since the

@@ -240,7 +240,7 @@ class Trace:
 
 
 def limit_of(values):
-    """Of the truth and noisy values of it."""
+    """Returns the limit of the error, from the true value and noisy values of it."""
     spread = Spread()
     for value in values[1:]:
         spread.add(value, values[0])
@@ -248,7 +248,7 @@ def limit_of(values):
 
 
 def references(model, arguments, torch):
-    """What the files hold: {"logits": {...}, "grads": {...}, "batches": [...], "traces": {...}, "final": {...}}."""
+    """Returns the content of the files: {"logits": {...}, "grads": {...}, "batches": [...], "traces": {...}, "final": {...}}."""
     start, vocabulary = Runs(model, arguments.samples, torch), model.config.vocab_size
     out = {"batches": [], "traces": {}, "final": {}}
     mask = torch.ones(2, LENGTH, dtype=torch.int64)

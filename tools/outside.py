@@ -1,4 +1,4 @@
-"""What lies outside of a test run's own folders: a listing before the run, and what is different after it.
+"""The files outside of a test run's own folders: a listing before the run, and the differences after it.
 
 Looked at are the home folder (four levels), the temporary folder and /dev/shm (two levels), and the tree. Left out are
 the build folder, what ./tandem sets up, and caches of compilers and package managers, which belong to the environment.

@@ -21,7 +21,7 @@ NUMBER = r"[\d.]+"
 
 
 class Section:
-    """What stands below a heading of a record."""
+    """The part of a record below one heading."""
 
     def __init__(self, record, heading):
         self.record = record

@@ -100,7 +100,7 @@ def spans_in(events, rows, begin, end):
 
 
 def short_unit(unit):
-    """What fits into a narrow box: the number of a block."""
+    """Returns a name that fits into a narrow box: the number of a block."""
     word, _, number = unit.partition(" ")
     return number if word in ("block", "layer", "stage") and number else unit
 

@@ -117,7 +117,7 @@ def arrows():
 
 
 def breach(file, target):
-    """What is wrong with `file` including `target`, or None."""
+    """Returns the fault in an include of `target` by `file`, or None."""
     layer, other = file.split("/")[0], target.split("/")[0]
     if other not in LAYERS:
         return None

@@ -1,4 +1,4 @@
-"""What float32 rounding does to a computation that PyTorch runs: the arithmetic behind the limits of make_reference.py.
+"""The effect of float32 rounding on a computation that PyTorch runs: the arithmetic behind the limits of make_reference.py.
 
 Rounding is a mode under which a float32 model runs in float64; with a seed it also makes each operation's result off by
 NOISE times a random draw of what float32 would lose there, forward and backward. u = 2^-24, and the deviations are
@@ -6,7 +6,7 @@ NOISE times a random draw of what float32 would lose there, forward and backward
   a sum s of n terms t         u sqrt(n) sqrt(s^2/9 + sum t^2/18): one after another in random order. Its partial sums are
                                s k/n on average with variance up to sum t^2/4, and each is rounded. Blocks, lanes and
                                trees, which differ between processors, are better than that.
-What a library has as one operation (softmax, norms, the loss) is taken apart first, by PyTorch's own definitions.
+Operations that a library has as one (softmax, norms, the loss) are taken apart first, by PyTorch's own definitions.
 """
 
 import math
@@ -126,7 +126,7 @@ class Companions:
     of sqrt v + eps, u may be anything Adam can do: |u| <= sqrt(sum of (weight in m)^2 / (weight in v)), which is 1 at first
     and below 1.2 later, whatever the gradients' signs (Cauchy). Elsewhere u follows the gradients smoothly: beside the true
     weights go eight copies with b added or taken away, in orthogonal orders, so that the farthest copy is at least as far
-    as independent errors of the steps add up to (for three steps: all orders). What float32 loses in the optimizer itself
+    as independent errors of the steps add up to (for three steps: all orders). The loss of float32 in the optimizer itself
     is added: in each step three roundings of the weight, and 16 of the update, whose terms are at most about lr.
     """
 

@@ -5,7 +5,7 @@ INK, SOFT, GRID = "#222", "#666", "#e3e3e3"
 
 
 def tick_distance(length, most):
-    """Of at most so many ticks on an axis of that length: 1, 2 or 5 times a power of ten."""
+    """Returns the distance of at most `most` ticks on an axis of that length: 1, 2 or 5 times a power of ten."""
     power = 10.0 ** -6
     while True:
         for times in (1, 2, 5):

@@ -123,7 +123,7 @@ def ctest(arguments, build, folder, log, preset, report):
 
 
 def left_outside(before, folder, build, beside_others):
-    """What the tests changed where they must not, as lines; also what they left in their temporary folder."""
+    """Returns lines for the files that the tests changed where they must not, or left in their temporary folder."""
     lines = outside.changes(before, outside.listing(TREE, [build, folder]))
     mine = [line for line in lines if not beside_others or outside.is_ours(line, TREE)]
     if len(mine) < len(lines):

@@ -15,7 +15,7 @@ SKIPPED = 77  # ctest's habit
 
 
 class NoFigure(Exception):
-    """What was printed holds no figure."""
+    """The output holds no figure."""
 
 
 class FallsShort(Exception):

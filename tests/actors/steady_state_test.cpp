@@ -20,7 +20,7 @@ using testing::World;
 
 constexpr std::uint32_t kUnits = 5;
 constexpr double kClip = 250;                  // acts in about half of the steps
-constexpr std::uint64_t kVisits = 2 * kUnits;  // of a step: forward, then backward
+constexpr std::uint64_t kVisits = 2 * kUnits;  // per step: forward, then backward
 const UpdateConfig kAdam{.lr = 1e-2, .weight_decay = 0.1};
 
 float initial(std::uint32_t unit, std::size_t i) {
@@ -45,7 +45,7 @@ struct Rank : World {
       {.pool = &pool, .make = [](std::uint64_t i) { return static_cast<int>(i % 7); }}};
   std::uint64_t step = 0;
   UpdateStep update;
-  UpdateStep ahead;  // of the verdict; it is right in some steps
+  UpdateStep ahead;  // ahead of the verdict; it is right in some steps
 
   explicit Rank(std::size_t slots) {
     for (std::uint32_t u = 0; u < kUnits; ++u) {
@@ -243,8 +243,7 @@ TEST(ActorsTogether, NoAllocationPerMessageAfterWarmUp) {
   const std::int64_t before = testing::allocations();
   rank.loop.run(train, &rank, 200);
   const std::int64_t allocations = testing::allocations() - before;
-  // 200 steps are some 20,000 messages. What may still grow once: a queue that was never as full
-  // before.
+  // 200 steps are some 20,000 messages. A queue that was never as full before may still grow once.
   EXPECT_LT(allocations, 20) << "in 200 steps";
 }
 

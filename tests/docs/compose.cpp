@@ -64,7 +64,7 @@ Task<std::string> ask_beside(tandem::Scope* scope) {
   tandem::Spawned<std::string> answer =
       tandem::spawn_result(*scope, "mirror", &mirror, std::string("near"), 10ms);
   co_await tandem::sleep_for(5ms);     // meanwhile
-  co_return co_await answer.result();  // what it returned, or threw
+  co_return co_await answer.result();  // its result, or its exception
 }
 // [/spawned]
 

@@ -102,7 +102,7 @@ Task<long> run_until_done(tandem::FileIo* files, tandem::CpuPool* pool, std::str
         root.spawn("signals", &stop_on_signal, &root);
         root.spawn("reader", &read, from, file, through);
         co_await add_up(on, through, to);
-        root.request_stop();  // of what waits for signals
+        root.request_stop();  // ends the wait for signals
       },
       files, pool, path, &blocks, &sum);
   co_return sum;
@@ -126,7 +126,7 @@ class DocsProgram : public testing::Test {
  protected:
   void SetUp() override { std::ofstream(path) << "0123456789"; }
   void TearDown() override { std::filesystem::remove(path); }
-  const std::string path =  // of this test's own: tests run at the same time
+  const std::string path =  // a file of its own: tests run at the same time
       testing::TempDir() + "tandem_docs_" +
       testing::UnitTest::GetInstance()->current_test_info()->name();
 };

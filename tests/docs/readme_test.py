@@ -8,7 +8,7 @@ from an empty folder that looks like the tree, or it stands below with the reaso
 command without a place, and an entry that is no command of the page, fail. Where the output has a line `error:`, the block's
 last command has to fail, elsewhere all have to succeed.
 
-Output is compared line by line; a line `...` stands for any lines, `...` behind a line for its rest. Of each line:
+Output is compared line by line; a line `...` stands for any lines, `...` behind a line for its rest. In each line:
   - spaces count as one, paths are said from the tree's folder or from home (~);
   - what VARIES matches says nothing: times, rates, memory in use, dates, hashes, steps that a clock decided;
   - losses, norms and perplexities are equal within 5 % or 0.05, since CPUs add in different orders;
@@ -103,7 +103,7 @@ def same(wanted, got):
 
 
 def difference(wanted, output):
-    """What the page says and the output does not, in that place; None where they agree."""
+    """Returns text with the page's lines that the output lacks in that place; None where they agree."""
     printed = [normal(line) for line in output.rstrip("\n").split("\n") if not MAYBE.match(line)]
     runs = [[]]  # between two `...`
     for line in wanted:
@@ -156,7 +156,7 @@ class Tree:
         return path
 
     def placeholders(self):
-        """What stands for a reader's own files."""
+        """Makes the files that stand for a reader's own."""
         self.run("build/release/bin/make_model --config examples/demo/config.json --tokenizer examples/demo --output path/to/model")
         self.run("head -n 40 examples/demo/chats.jsonl >chats.jsonl")
         self.write("first.py", "import json\njson.dump(json.load(open('examples/demo/instructions.json'))[:24], open('data.json', 'w'))\n")

@@ -189,7 +189,7 @@ def run_rank(arguments):
 
 
 def launch(python, role, folder, world, names=()):
-    """What the ranks of one world printed."""
+    """Runs the ranks of one world and returns their output."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

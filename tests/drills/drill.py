@@ -1,4 +1,4 @@
-"""What the drills share: a run of several ranks under `tandem launch`, watched line by line."""
+"""The common part of the drills: a run of several ranks under `tandem launch`, watched line by line."""
 
 import hashlib
 import json

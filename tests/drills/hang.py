@@ -43,7 +43,7 @@ PHASES = {
     "checkpoint": "checkpoint:1",
     "save": "save:1",
 }
-# What the rank does, the exit code of the launcher, and whether the run goes on.
+# The rank's action and the launcher's exit code; 0: the run goes on.
 ACTIONS = {
     "kill": ("kill", 128 + signal.SIGKILL),
     "stop": ("stop", 4),
@@ -61,7 +61,7 @@ QUICK = [(2, "kill", 1, "gather"), (2, "kill", 0, "save"), (2, "stop", 1, "reduc
 def all_cells():
     cells = [(2, action, rank, phase) for phase in PHASES for action in ACTIONS if action != "hang" for rank in (0, 1)]
     for index, phase in enumerate(PHASES):
-        # Of ranks that have not met, nobody knows which one hangs.
+        # Nobody knows which rank hangs before the ranks have met.
         third = "slow" if phase == "start" else "hang"
         cells += [(3, action, (index + at) % 3, phase) for at, action in enumerate(("kill", "stop", third))]
     return cells
@@ -80,7 +80,7 @@ def flags(output):
 
 
 def steer(run, ranks, action, guilty):
-    """What happens to the run from outside once the rank has stopped itself."""
+    """Acts on the run from outside once the rank has stopped itself."""
     others = [rank for rank in range(ranks) if rank != guilty]
     if action == "continue":
         time.sleep(DEADLINE_S / 2)
@@ -139,7 +139,7 @@ def play(programs, cell, expected_losses, folder):
 
 
 def shared_memory():
-    """What carries the name of a job; other programs of the project may be at work there."""
+    """Returns the files that carry a job's name; other programs of the project may have some there."""
     return {name for name in os.listdir("/dev/shm") if re.match("tandem-[0-9a-f]{32}", name)}
 
 

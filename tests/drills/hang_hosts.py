@@ -43,7 +43,7 @@ PHASES = {
     "step": "updates:2",
     "save": "save:1",
 }
-# What the rank does to itself, the exit code of the launcher, and what the launcher says of it.
+# The rank's action on itself, and the launcher's exit code.
 ACTIONS = {
     "kill": ("kill", 128 + signal.SIGKILL),
     "terminate": ("term", 128 + signal.SIGTERM),
@@ -51,7 +51,7 @@ ACTIONS = {
     "hang": ("sleep60", 4),
     "slow": ("sleep1.2", 0),
     "continue": ("stop", 0),
-    # Of the rank's host:
+    # These befall the rank's host:
     "stalled link": ("sleep0.3", 4),
     "short stall": ("sleep0.3", 0),
     "dead host": ("sleep0.3", 4),
@@ -126,7 +126,7 @@ class Scene:
         return Run(self.programs, ["--hosts", where], flags(output), settings, grace_s=GRACE_S)
 
     def happen(self, run, cell):
-        """What befalls the run from outside, once its rank has come to the operation."""
+        """Acts on the run from outside, once its rank has come to the operation."""
         if cell.action == "continue":
             time.sleep(DEADLINE_S / 2)
             run.send(cell.rank, signal.SIGCONT)
@@ -155,7 +155,7 @@ def naming_faults(cell, host, text):
         "terminate": re.escape(f"host {host}: rank {cell.rank} of {world} ") + "(exited with code 143|was killed by signal 15)",
         "stop": f"{rank_there} is stopped",
         "hang": f"{rank_there} held the others up",
-        # Of two hosts either one may be cut off.
+        # Either one of two hosts may be the one that is cut off.
         "stalled link": f"{of_host} (held the others up|and rank .* blame each other)|rank .* and {of_host} blame each other",
         "dead host": re.escape(f"the connection to host {host} ended"),
     }[cell.action]

@@ -82,7 +82,7 @@ def all_cells():
 
 
 def variables(cell, rank, port):
-    """Of rank `rank`, as its launcher has them."""
+    """Returns the variables that the launcher sets for rank `rank`."""
     host, local = divmod(rank, cell.per_host)
     address = Hosts.address(0) if cell.hosts > 1 else "127.0.0.1"
     if cell.launcher == "torchrun":
@@ -138,7 +138,7 @@ def finish(processes, limit_s=LIMIT_S):
 
 
 def train(programs, hosts, cell, output, model):
-    """What went wrong; empty: nothing."""
+    """Trains, and returns the faults as text; empty: there are none."""
     program, *arguments = flags(cell, output, model)
     codes, said = finish(start(cell, [programs / program, *arguments], hosts.command))
     return "; ".join(f"rank {rank} ended with {code}: {said[rank].strip()[-400:]}"

@@ -160,7 +160,7 @@ def train(programs, model, folder, steps, *more):
 
 
 def fault_of(result, may_end_with):
-    """What is wrong with how a program ended; nothing: it is as it must be."""
+    """Returns the fault in a program's end; None: it ended as it must."""
     code, said, complaint = result
     if code is None:
         return "hangs"
@@ -189,7 +189,7 @@ def inputs(folder, programs, model):
 
 
 def damaged_copy(data, source):
-    """Of a long file the first part, where what is read first stands, or its end."""
+    """Damages the beginning of a long file, which is read first, or its end."""
     window = 4096
     at = source.choice((0, max(0, len(data) - window)))
     return data[:at] + damaged(data[at:at + window], source) + data[at + window:]

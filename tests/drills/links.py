@@ -59,7 +59,7 @@ def put(kind, path, beside):
 
 
 def tree(folder):
-    """What lies there: every name with what it is and holds, but for times."""
+    """Returns every name in the folder with its kind and content, but without times."""
     found = {}
     for path in sorted([folder, *folder.rglob("*")]) if folder.exists() or folder.is_symlink() else []:
         name = str(path.relative_to(folder))

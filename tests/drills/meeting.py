@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """How ranks of two hosts meet, and what keeps them from it: namespaces with a network, a name and an address each.
 
-What goes wrong is said in one line that names the cause and the host, the exit code is 2 or 4, and no process is left on
-either host. What may not disturb a start (strangers, a second network, a clock that is off) does not: the losses and the
-weights are those of one host.
+A failed start ends with one line that names the cause and the host, the exit code is 2 or 4, and no process is left on
+either host. Strangers, a second network and a clock that is off do not disturb a start: the losses and the weights are
+those of one host.
 
     tests/drills/meeting.py            12 cells; less than a minute
     tests/drills/meeting.py --quick    7 of them
@@ -158,7 +158,7 @@ class Meeting:
 
     @contextlib.contextmanager
     def dropping(self, host, but_port=None):
-        """What leaves the host for the others is lost on the way, but for that port's."""
+        """Drops the packets that the host sends to the others, but for that port's."""
         space = self.hosts.spaces[host]
         network, nobody = "10.213.7.0/24", "10.213.7.250"
 

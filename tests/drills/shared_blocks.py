@@ -39,7 +39,7 @@ EXTENTS = 256  # asked for at a time
 
 
 def shared_bytes(path):
-    """Of a file: those that another file has, too."""
+    """Returns how many bytes of a file another file shares."""
     shared, at, last = 0, 0, False
     with path.open("rb") as file:
         while not last:

@@ -197,7 +197,7 @@ def main():
             equal = hash_of(folder / "undisturbed") == hash_of(disk.folder / "run") is not None
         finally:
             disk.close()
-    # What a short stretch shows is noise: then it is said and does not decide.
+    # The drift of a short run is noise: it is printed, and does not decide.
     long_enough = arguments.minutes >= 5
     good = wrong is None and equal and (not long_enough or max(drifts, default=0) < 0.01)
     print(json.dumps({"drill": "soak", "minutes": arguments.minutes, "steps": steps, "save_every": save_every,

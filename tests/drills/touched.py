@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a run touches: a record of its system calls.
+"""The paths that a run touches: a record of its system calls.
 
 The demo trains with checkpoints, a model, reports, a trace and optimizer state on NVMe, is resumed, and begins again over the
 run that has ended; strace writes down every call that takes a path. Promised, and looked at in the record:
@@ -107,7 +107,7 @@ def faults_of(touch, places):
 
 
 def record(options, place, name, steps, *more):
-    """What the run of the demo does; exits where it fails."""
+    """Returns the record of a run of the demo; exits if the run fails."""
     written = place / f"{name}.strace"
     environment = dict(os.environ, HOME=str(place / "home"), XDG_CACHE_HOME=str(place / "cache"), TMPDIR=str(place / "temporary"),
                        XDG_RUNTIME_DIR=str(place / "temporary"), TANDEM_CACHE=str(place / "cache"))

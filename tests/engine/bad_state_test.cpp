@@ -47,7 +47,7 @@ struct Case {
   std::size_t segment;
   Phase phase;
   int world;
-  std::int64_t micro_batch;  // of the step's four
+  std::int64_t micro_batch;  // one of the step's four
   std::string expected;
 };
 

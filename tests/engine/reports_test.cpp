@@ -106,8 +106,8 @@ TEST_P(ReportsOnRanks, ChangeNoBit) {
   }
 }
 
-/// What the step plan says of `steps` steps: by the bytes of a message, how many gathers and
-/// reductions. Which gathers find their unit in its slot is SlotPlan's.
+/// The numbers of gathers and reductions, by bytes of a message, that the step plan has for `steps`
+/// steps. SlotPlan decides which gathers find their unit in its slot.
 struct Planned {
   std::map<std::int64_t, std::int64_t> gathers;
   std::map<std::int64_t, std::int64_t> reductions;

@@ -220,8 +220,8 @@ TEST_F(BadInput, AFullDiskLeavesNoModelThatLooksWhole) {
   EXPECT_FALSE(fs::exists(folder_ / "out/model/model.safetensors"));
 }
 
-// What saves and what reads NVMe has threads, too: none of them may be missing in the middle of a
-// run.
+// Saves and NVMe reads have threads, too: the run counts them before the start, so that none is
+// missing later.
 TEST_F(BadInput, ThreadsOfSavesAndOfNvmeAreCountedBeforeTheStart) {
   const std::vector<std::string> groups = machine::cgroup::folders("pids");
   const std::string group =

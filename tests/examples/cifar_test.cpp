@@ -184,7 +184,7 @@ TEST_F(Cifar, MixturesOfExpertsTrainTheSameAtEveryStage) {
   const std::vector<std::string> expected = losses("0", "--stage 0 --overlap off");
   EXPECT_EQ(expected.size(), 8U);
   EXPECT_EQ(losses("3", "--stage 3"), expected);
-  // What was saved is what training goes on from.
+  // Training goes on from the saved weights.
   const std::string weights = path("3") + "/model/model.safetensors";
   const SafetensorsFile saved = SafetensorsFile::open(weights);
   for (const char* name : {"moe_layer_list.1.deepspeed_moe.gate.wg.weight",
@@ -221,9 +221,9 @@ TEST_F(Cifar, FlagsThatCannotBe) {
 }
 
 TEST_F(Cifar, PartsOfAnEpochAreTrained) {
-  EXPECT_EQ(run("part", "--epochs 0.02").code, 0);  // of 625 steps
+  EXPECT_EQ(run("part", "--epochs 0.02").code, 0);  // an epoch has 625 steps
   EXPECT_EQ(column("part", "loss").size(), 13U);
-  EXPECT_EQ(tutorial("--epochs 0.001 --output_dir '" + path("plain") + "'").code, 0);  // of 2500
+  EXPECT_EQ(tutorial("--epochs 0.001 --output_dir '" + path("plain") + "'").code, 0);  // 2500 steps
   EXPECT_EQ(std::ranges::count(content_of(folder_ / "plain/losses.jsonl"), '\n'), 3);
 }
 

@@ -250,7 +250,7 @@ TEST_F(Defaults, EvalStepsAreThoseBetweenEvaluations) {
   };
   const auto each_second = evaluations("second", "--eval_steps 2");
   EXPECT_EQ(each_second.size(), 3U);
-  EXPECT_EQ(evaluations("half", "--eval_steps 0.5").size(), 2U);  // of the run
+  EXPECT_EQ(evaluations("half", "--eval_steps 0.5").size(), 2U);  // half of the run
   const auto one = evaluations("one", "--eval_every 2 --eval_batches 1");
   ASSERT_EQ(one.size(), 3U);
   EXPECT_LT(std::stod(one[0]), std::stod(each_second[0]));

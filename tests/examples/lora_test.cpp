@@ -49,7 +49,7 @@ class Lora : public TrainerTest {
   [[nodiscard]] Finished tandem(const std::string& command) const {
     return shell(fmt::format("'{}/tandem' {}", TANDEM_BIN_DIR, command));
   }
-  /// Of a few tokens, by the model or the run in that folder.
+  /// Returns the logits of a few tokens, by the model or the run in that folder.
   [[nodiscard]] std::vector<double> logits(const std::string& folder) const {
     const Finished done =
         shell(fmt::format("echo '[3, 14, 15, 92, 65]' | '{}/tandem' logits "

@@ -76,7 +76,7 @@ TEST_F(Memory, OfALongRowIsPlannedLinearlyAndHoldsNothingAsWideAsAnMlp) {
   const char* again = "--activation_checkpointing";
   constexpr std::int64_t kWide = 2 * 4096 * 4;  // bytes of a token behind the MLP's first matrix
   EXPECT_LT(activations(131072, again), 131072 * kWide);
-  EXPECT_GT(activations(131072, ""), 2 * 131072 * kWide);  // of each layer
+  EXPECT_GT(activations(131072, ""), 2 * 131072 * kWide);  // each layer's
   // Once a row's share is more than a tile's, it is linear.
   const std::int64_t more = activations(131072, again) - activations(65536, again);
   EXPECT_EQ(activations(262144, again) - activations(131072, again), 2 * more);
@@ -167,7 +167,7 @@ TEST(MemoryFigures, CompareTheSameThings) {
   EXPECT_EQ(figures(DeviceKind::kCpu), (Found{{"host", {500, 1000}}, {"shared", {60, 200}}}));
   EXPECT_EQ(figures(DeviceKind::kSim),
             (Found{{"host", {500, 1000}}, {"shared", {60, 200}}, {"device", {8, 9}}}));
-  // What is pinned is in the process's resident set, or its arena; a context is in neither figure.
+  // Pinned memory is in the process's resident set, or its arena; a context is in neither figure.
   EXPECT_EQ(figures(DeviceKind::kCuda), (Found{{"host", {4560, 1200}}, {"device", {120'000, 9}}}));
 }
 

@@ -1,5 +1,5 @@
-// What a run leaves on disk: whole lines at any moment, TensorBoard events that TensorBoard reads,
-// clear errors.
+// The files that a run leaves on disk: whole lines at any moment, TensorBoard events that
+// TensorBoard reads, clear errors.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -305,7 +305,7 @@ TEST_F(MetricsFiles, ATerminalGetsABarBelowTheLines) {
     console.step({.step = 1});
   }
   std::fclose(terminal);
-  // What was written stays readable after the close; the end is an error (EIO).
+  // The text stays readable after the close; at its end a read fails (EIO).
   std::string shown;
   std::array<char, 256> part{};
   for (ssize_t size = 0; (size = ::read(leader, part.data(), part.size())) > 0;) {

@@ -1,5 +1,5 @@
-// What every program does around its work: exit codes, the line on stderr, torchrun's error file,
-// unknown flags.
+// The frame that every program has around its work: exit codes, the line on stderr, torchrun's
+// error file, unknown flags.
 #include "examples/support/program.hpp"
 
 #include <cerrno>

@@ -28,13 +28,13 @@ std::string instructions(std::string_view name) {
 
 struct Reference {
   const char* name;
-  const char* flags;       // of make_reference.py
+  const char* flags;       // for make_reference.py
   const char* plants;      // mistakes of plants.py that must be found
   const char* alike = "";  // changes of plants.py that are none
 };
 
 struct Group {
-  const char* isa;  // of make_reference.py, which holds Transformers to the limits as well
+  const char* isa;  // make_reference.py's, which holds Transformers to the limits as well
   std::vector<Reference> references;
 };
 void PrintTo(const Group& one, std::ostream* out) { *out << one.isa; }

@@ -1,5 +1,5 @@
-// What a user meets at the terminal: progress, help that fits, completion, a doctor for scripts, a
-// run's end.
+// The terminal's view of a run: progress, help that fits, completion, a doctor for scripts, a run's
+// end.
 #include <cmath>
 #include <cstdio>
 #include <sstream>
@@ -33,7 +33,7 @@ TEST_F(Terminal, HelpHasGroupsAndFits) {
   for (std::string line; std::getline(lines, line);) {
     EXPECT_LE(line.size(), 100U) << line;  // 80, but for the longest names
     if (line.starts_with("                              ") &&
-        line.find(' ', 30) != std::string::npos) {  // of several words
+        line.find(' ', 30) != std::string::npos) {  // several words
       EXPECT_LE(line.size(), 80U) << line;
     }
   }

@@ -3,8 +3,8 @@
 
 usage: compare_with_python.py BIN [--files N] [--texts N] [--seed S]
 
-BIN is a folder with the programs (build/release/bin). Files are made at random, most of them with a fault. Of what Python
-accepts, a file may be refused for a reason that is_documented() names; what Python refuses must be refused. Every text has the
+BIN is a folder with the programs (build/release/bin). Files are made at random, most of them with a fault. A file that
+Python accepts may be refused for a reason that is_documented() names; one that Python refuses must be refused. Every text has the
 same ids in both, for each tokenizer of corpus/tokenizer. Prints one JSON object; exit 1 where they disagree, 77 where
 Python's libraries are missing.
 """

@@ -1,4 +1,4 @@
-// tests/fuzz/fuzz.hpp — what a fuzz target is made of: one function that reads bytes of a stranger
+// tests/fuzz/fuzz.hpp — the interface of a fuzz target: one function that reads a stranger's bytes
 // as the product does. An Error is a fine end; a crash, a sanitizer's report, ten seconds or two
 // GiB are not, and neither is a broken promise (expect()).
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace tandem::fuzz {
 
-/// Of each target: reads one input. It may throw Error, and nothing else.
+/// Reads one input; each target defines it. It may throw Error, and nothing else.
 void read(std::string_view input);
 
 /// A folder of this process, removed at its end.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of the fuzz targets, tests/fuzz/corpus: small whole files of every kind that the readers know.
 
-Needs torch, safetensors and xxhash (the project's .venv). What is written is the same every time.
+Needs torch, safetensors and xxhash (the project's .venv). Every run writes the same files.
 """
 
 import gzip
@@ -235,7 +235,7 @@ def make_peers():
 
 
 def make_runs():
-    """What a run's folder, its launcher and its status socket hold or say."""
+    """Seeds for the readers of a run's folder, of its launcher's messages and of its status socket."""
     order = ["h", "", 0, 1, 2, 0, 2, 0, 1, 0, 0, 30000, 0, "127.0.0.1", "s" * 64, "/", "", 1, "A=b\\nc", 2, "true", "x"]
     put("order", "order", "\0" + "".join(f"{field}\n" for field in order))
     for number, news in enumerate(("ready 10.0.0.1 29500", "failed 1 137 0", "failed 0 4 -1", "stopped 1", "runs 1",

@@ -1,5 +1,5 @@
-// What comes over a connection to the store where ranks meet. The first byte says whether its end
-// has proven that it knows the run's secret; the others are what it then sends.
+// Bytes of a connection to the store where ranks meet. The first byte says whether the other end
+// has proven that it knows the run's secret; the rest is what that end then sends.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -25,7 +25,7 @@ using rendezvous::Reply;
 using rendezvous::Request;
 using rendezvous::Role;
 
-constexpr int kRunsOfAStore = 500;  // what is stored must not fill this process
+constexpr int kRunsOfAStore = 500;  // stored keys must not fill this process
 const std::string kRun = "fuzz/0";
 
 const Secret& secret() {

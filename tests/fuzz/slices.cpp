@@ -1,6 +1,6 @@
-// slices.json of one disk's part of a checkpoint, up to its content hash, which is made here: so
-// the reader looks at what a changed text says. What lies there is indexed, and cut out of the
-// whole.
+// slices.json of one disk's part of a checkpoint, up to its content hash, which is computed here,
+// so that the reader gets beyond the hash of a changed text. The tensors that it lists are runs of
+// elements, cut out of whole tensors.
 #include "actors/checkpoint/slices.hpp"
 
 #include "tests/fuzz/fuzz.hpp"

@@ -1,5 +1,5 @@
-// tests/fuzz/verdicts.cpp — what this project says of each .safetensors file whose path comes as a
-// line on standard input: "accepted", or the line of the refusal. compare_with_python.py asks it.
+// tests/fuzz/verdicts.cpp — this project's verdict on each .safetensors file whose path is a line
+// on standard input: "accepted", or the line of the refusal. compare_with_python.py runs it.
 #include <cstdio>
 #include <iostream>
 #include <string>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `pip install .` installs: the command, as far as that needs no compiler; and with --build all of it.
+"""Tests the result of `pip install .`: the command, as far as that needs no compiler; and with --build all of it.
 
   pip_test.py            the `tandem` command of a package whose programs are stand-ins
   pip_test.py --build    `pip install .` beside the torch of .venv in a new environment, and a run of the demo there; compiles

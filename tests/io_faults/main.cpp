@@ -207,7 +207,7 @@ class Campaign {
   void look_for_left() {
     for (const auto& entry : fs::recursive_directory_iterator(folder_ / "out")) {
       const std::string name = entry.path().filename();
-      // Of an older checkpoint whose removal failed, which the next save removes: remove_older().
+      // An older checkpoint whose removal failed is left to the next save: remove_older().
       const bool is_removal = name.find(".tmp-old-") != std::string::npos;
       const bool is_temporary =
           name.find(".tmp-") != std::string::npos || name.find(".old-") != std::string::npos;

@@ -416,7 +416,7 @@ TEST_F(Hosts, ALostHostIsLeftOutOfARestart) {
                           "without cut\n"));
     EXPECT_THAT(run.output, HasSubstr("[b:0] 0 of 2, restart 1, first 3\n"));
     EXPECT_THAT(run.output, HasSubstr("[b:1] 1 of 2, restart 1, first 3\n"));
-    wait_for_nothing_left(run);  // of the lost host, too
+    wait_for_nothing_left(run);  // also on the lost host
     std::filesystem::remove(cut_);
   }
 }

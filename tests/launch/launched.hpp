@@ -18,7 +18,7 @@
 
 namespace tandem::testing {
 
-/// A launcher; its output and errors come through one pipe. What it starts is found by a variable.
+/// A launcher; its output and errors come through one pipe. A variable marks its processes.
 class Launched {
  public:
   explicit Launched(std::vector<std::string> flags, const std::vector<std::string>& command,

@@ -1,4 +1,4 @@
-// What a node reads in place of its order: refused by name, whatever it is.
+// A node refuses any text that is no order, and names the fault.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

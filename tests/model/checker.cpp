@@ -186,7 +186,7 @@ void Checker::point(Location& location, bool writes) {
 }
 
 void Checker::end_step() {
-  ++time();  // what follows is not covered by what this step released
+  ++time();  // this step's release does not cover later steps
   if (on_thread()) {
     threads_[current_].last_step = step_;
   }

@@ -7,20 +7,18 @@
 // locations, or two loads; by sleep sets), and an old value that a load would have found as the
 // newest one, had it come earlier (nothing of its thread stood in between).
 //
-// What is modelled, of C++20's memory model:
-// - per location a modification order. It is the order in which stores are executed: a store never
-// slips in before an
-//   earlier one. Loads may see any store that coherence and happens-before allow, however old
-//   (store buffering, stale relaxed reads, messages seen without what was written before them).
-// - release, acquire, release sequences through read-modify-writes, by vector clocks. seq_cst is
-// not
-//   modelled (nothing here uses it). Read-modify-writes see the newest value; compare_exchange_weak
-//   never fails spuriously.
-// - plain memory (Plain<T>): two accesses of which one writes, not ordered by happens-before, are a
-// data race: found.
-// - a futex: wait and wake are steps; a wake releases the longest waiter. All threads blocked is a
-// deadlock: found.
-// - an atomic used after its destruction: found.
+// The parts of C++20's memory model that are modelled:
+// - Each location has a modification order, in which its stores are executed: a store never slips
+//   in before an earlier one. Loads may see any store that coherence and happens-before allow,
+//   however old (store buffering, stale relaxed reads, messages seen without earlier writes).
+// - Release, acquire and release sequences through read-modify-writes, by vector clocks. seq_cst is
+//   not modelled (nothing here uses it). Read-modify-writes see the newest value;
+//   compare_exchange_weak never fails spuriously.
+// - Plain memory (Plain<T>): two accesses of which one writes, not ordered by happens-before, are a
+//   data race, which is found.
+// - A futex: wait and wake are steps; a wake releases the longest waiter. A deadlock, in which all
+//   threads are blocked, is found.
+// - A use of an atomic after its destruction is found.
 // Not modelled: load buffering (a load never sees a later store), spurious wakes, fences, time. A
 // thread that has seen an old value of a location sees the newest one at its next load of it, so
 // that waiting loops end.
@@ -59,11 +57,11 @@ inline constexpr int kMostThreads = 3;
 Result explore(const std::function<void(Execution&)>& setup,
                std::uint64_t most_executions = 20'000'000);
 
-/// Of an execution: ends it, and the exploration, when `condition` is false.
+/// Ends the execution and the exploration when `condition` is false. Called within an execution.
 void check(bool condition, const char* what);
 
-/// Inside a loop that waits by loading one atomic: goes on when that atomic has changed since the
-/// load.
+/// Called inside a loop that waits by loading one atomic: continues when that atomic has changed
+/// since the load.
 void pause();
 
 }  // namespace tandem::model

@@ -1,7 +1,7 @@
-// tests/model/checker_state.hpp — what the model checker keeps: the tree of choices, and one
+// tests/model/checker_state.hpp — the model checker's state: the tree of choices, and one
 // execution's threads and memory.
 //
-// checker.cpp goes through the tree; memory.cpp says what the operations on memory do. Internal.
+// checker.cpp goes through the tree; memory.cpp has the operations on memory. Internal.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace tandem::model {
 
-constexpr int kSetup = kMostThreads;  // what builds the program and looks at its end, as a thread
+constexpr int kSetup = kMostThreads;  // the thread of setup and of at_end
 
 struct Clock {
   std::array<std::uint32_t, kMostThreads + 1> at{};
@@ -41,7 +41,7 @@ namespace detail {
 struct Location {
   struct Store {
     std::uint64_t value;
-    Clock sync;  // what an acquire that sees it learns
+    Clock sync;  // joined into an acquire that sees this store
     Event event;
     std::uint64_t step;
   };
@@ -73,7 +73,7 @@ struct Thread {
   std::function<void()> body;
   Clock clock;
   std::uint64_t last_step = 0;
-  const Location* next_location = nullptr;  // of the operation it is about to do
+  const Location* next_location = nullptr;  // its next operation's
   bool next_writes = false;
   bool blocked = false;
   bool paused = false;  // blocked until next_location changes

@@ -44,7 +44,7 @@ struct AlarmedReactor : Reactor {
       Reactor::run_one();
     }
   }
-  Atomic<int>* alarm = nullptr;  // of the program: it outlives the loop
+  Atomic<int>* alarm = nullptr;  // the program's: it outlives the loop
 };
 
 struct Sleep {
@@ -54,7 +54,7 @@ struct Sleep {
   }
 };
 
-/// What the consumer got, by producer: payloads are 100 * producer + sequence, from 1.
+/// The nodes that the consumer got, by producer: payloads are 100 * producer + sequence, from 1.
 struct Received {
   void add(Node& node) {
     const int payload = node.payload;

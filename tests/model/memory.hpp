@@ -15,7 +15,7 @@ namespace tandem::model {
 
 namespace detail {
 
-struct Location;  // of the checker; outlives the atomic it stands for, so that later uses are found
+struct Location;  // the checker's; outlives its atomic, so that later uses are found
 Location* new_location(std::uint64_t value);
 void end_location(Location* location) noexcept;
 std::uint64_t load(Location* location, std::memory_order order) noexcept;
@@ -28,14 +28,14 @@ std::uint64_t read_modify_write(Location* location, std::memory_order success,
 void futex_wait(Location* location, std::uint64_t seen) noexcept;
 void futex_wake(Location* location) noexcept;
 
-struct Shadow;  // who read and wrote a plain variable, and when
+struct Shadow;  // the reads and writes of a plain variable, by thread and time
 Shadow* new_shadow();
 void plain_read(Shadow* shadow) noexcept;
 void plain_write(Shadow* shadow) noexcept;
 
 }  // namespace detail
 
-/// What an order becomes in a weakened program.
+/// The half of a memory order that a weakened program takes away.
 enum class Weaken { kNothing, kAcquire, kRelease };
 
 template <class T, Weaken kWeaken = Weaken::kNothing>

@@ -20,10 +20,10 @@ namespace {
 
 struct Kind {
   const char* name;
-  const char* config;  // what it has beside the sizes
+  const char* config;  // its members beside the sizes
   bool packed = false;
   int ranks = 1;   // which share rows
-  int blocks = 0;  // of sums over tokens
+  int blocks = 0;  // blocks in sums over tokens
   const char* type = "fp32";
 };
 void PrintTo(const Kind& one, std::ostream* out) { *out << one.name; }
@@ -49,7 +49,7 @@ Model model_of(const Kind& kind) {
   return test::small_model(test::small_config(kind.config, 5, 4));
 }
 
-/// Of unequal length, so that boundaries of micro-batches have other sizes.
+/// Returns texts of unequal length, so that the boundaries of micro-batches differ in size.
 std::shared_ptr<const Dataset> texts(bool packed) {
   return test::small_texts(
       16, 67, packed ? 54 : 0, [](std::int32_t i) { return 2 + (i * 19 + 7) % 41; },

@@ -22,7 +22,7 @@ namespace {
 
 struct Kind {
   const char* name;
-  const char* config;  // what it has beside the sizes
+  const char* config;  // its members beside the sizes
   bool packed = false;
 };
 void PrintTo(const Kind& one, std::ostream* out) { *out << one.name; }
@@ -85,7 +85,7 @@ struct Way {
   int stage = 3;
   Overlap overlap = Overlap::kFull;
   bool recomputes = false;
-  double share = 0;  // of the boundaries in host memory
+  double share = 0;  // the share of boundaries in host memory
 };
 
 struct Trained {

@@ -47,7 +47,7 @@ std::shared_ptr<Gpu> open_at_once(int local_rank) {
 
 struct Kind {
   const char* name;
-  const char* config;  // what it has beside the sizes
+  const char* config;  // its members beside the sizes
   int kv_heads;
 };
 void PrintTo(const Kind& one, std::ostream* out) { *out << one.name; }
@@ -129,7 +129,7 @@ TEST_P(ExchangeOnGpus, HasTheBitsOfRanksOnTheCpu) {
       FakeNccl nccl;
       const Trained got = train(GetParam(), on, ranks, sharers);
       constexpr std::size_t kStages =
-          StagedBackend::kStages * StagedBackend::kUsualStageBytes;  // of a back end
+          StagedBackend::kStages * StagedBackend::kUsualStageBytes;  // per back end
       EXPECT_EQ(got.staging / kStages, on == On::kOneGpu ? 2U : 0U) << "the run's, the exchange's";
       EXPECT_EQ(got.losses, expected.losses);
       EXPECT_EQ(got.norms, expected.norms);

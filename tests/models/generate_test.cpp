@@ -1,5 +1,5 @@
-// What is drawn from logits: the most likely token, or one of the likely ones, the same for the
-// same seed.
+// Sampling from logits: the most likely token, or one of the likely ones, the same for the same
+// seed.
 #include "models/generate.hpp"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// What a step's loss is the mean of: five steps of unequal micro-batches as PyTorch computes them,
-// on 1, 2 and 4 ranks, with and without clipping, and with a micro-batch that has no label.
+// The mean in a step's loss: five steps of unequal micro-batches against PyTorch's, on 1, 2 and 4
+// ranks, with and without clipping, and with a micro-batch that has no label.
 #include <filesystem>
 #include <ostream>
 
@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMicroBatches = 4;  // of a step
+constexpr int kMicroBatches = 4;  // per step
 
 fs::path reference() { return test::shared("oracles/packing/loss_mean_qwen3"); }
 

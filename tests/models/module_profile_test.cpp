@@ -102,7 +102,7 @@ TEST(ModuleProfile, OfTheCifarNetWithExperts) {
   const CifarMoe shape{.experts = {2, 4}, .residual = true};
   const ModuleProfile net = profile_of(make_cifar_moe_model(shape, nullptr), 1).parts.at(0);
   const double without = 28 * 28 * 6 * 75 + 10 * 10 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10;
-  // Of each mixture one expert, the gate, the residual layer and the two coefficients.
+  // Each mixture counts one expert, the gate, the residual layer and the two coefficients.
   const double mixtures = 2 * (84 * 84 + 84 * 84 + 2 * 84) + (2 + 4) * 84;
   EXPECT_EQ(net.forward_macs(), 3 * (without + mixtures));
   expect_sums(net);

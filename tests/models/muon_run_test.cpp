@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kAccumulation = 2;
 constexpr std::int64_t kRows = 6;
-// What the same run in plain PyTorch is off (2.4e-7, 2.4e-5), with room for another order of sums.
+// The errors of the same run in plain PyTorch (2.4e-7, 2.4e-5), with room for another sum order.
 constexpr double kLossLimit = 2e-6;
 constexpr double kUpdateLimit = 5e-5;
 constexpr double kNormLimit = 2e-6;

@@ -1,6 +1,6 @@
 // A step on packed rows is the step on the records one by one: loss and every gradient, of all
 // kinds of models, beside each other and beside what Transformers computed of each record alone.
-// What leaks at a boundary is far above these limits.
+// A leak at a boundary is far above these limits.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -201,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PackedOracle,
 
 struct Kind {
   const char* name;
-  const char* config;  // what it has beside the sizes
+  const char* config;  // its members beside the sizes
 };
 void PrintTo(const Kind& one, std::ostream* out) { *out << one.name; }
 
@@ -245,7 +245,7 @@ class PackedModels : public testing::TestWithParam<std::tuple<Kind, bool>> {
 
   struct Step {
     double loss;
-    std::vector<at::Tensor> gradients;  // of each parameter
+    std::vector<at::Tensor> gradients;  // [parameter]
   };
   Step step(const Batch& batch) {
     Step step{.loss = static_cast<double>(model_->step(batch)), .gradients = {}};

@@ -2,9 +2,9 @@
 // rank that has all tokens, for every kind of model, packed rows, dropout, evaluation and
 // a run that goes on in groups of another size.
 //
-// What holds: the loss of given weights has the same bits in every group. Gradients of weights are
-// sums over the parts' tokens, so they, and what follows from them, are near and not the same;
-// where sums are made in fixed blocks of tokens, everything is the same in fp32.
+// The loss of given weights has the same bits in every group. Gradients of weights are sums over
+// the parts' tokens, so they and all results that depend on them are close, not equal; where sums
+// are made in fixed blocks of tokens, everything is equal in fp32.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -33,7 +33,7 @@ namespace {
 
 struct Kind {
   const char* name;
-  const char* config;  // what it has beside the sizes
+  const char* config;  // its members beside the sizes
   std::int64_t kv_heads = 2;
 };
 void PrintTo(const Kind& one, std::ostream* out) { *out << one.name; }
@@ -76,7 +76,7 @@ std::shared_ptr<const Dataset> texts(bool packed) {
 struct Shares {
   int ranks = 1;
   int sharers = 1;
-  int micro_batches = 2;  // of a step, of all ranks
+  int micro_batches = 2;  // per step, over all ranks
   int stage = 3;
   bool packed = false;
   bool recomputes = false;
@@ -142,7 +142,7 @@ Trained train(const HfConfig& config, const Shares& run, int steps = 3) {
   return all.front();
 }
 
-/// Of the weights, as one vector, relative to what `a` is.
+/// Returns the norm of the difference of two sets of weights, relative to that of `a`.
 double distance(const std::vector<std::vector<float>>& a,
                 const std::vector<std::vector<float>>& b) {
   double difference = 0;

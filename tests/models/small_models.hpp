@@ -27,16 +27,16 @@ inline HfConfig small_config(std::string_view more, int layers, std::int64_t kv_
       "config.json");
 }
 
-/// Of a config.json; dropout and weights by fixed seeds.
+/// Makes the model of a config.json; dropout and weights have fixed seeds.
 inline Model small_model(const HfConfig& config) {
   Model model = make_causal_lm(config, {}, 5);
   model.source = random_weights(config, 1);
   return model;
 }
 
-/// `count` texts of tokens below `vocabulary`, none of them 0, which pads. length(i): of text i;
-/// learns(i, t, length): whether its token t is learnt. `room`: tokens of a row that packs them, 0:
-/// each is a row.
+/// Makes `count` texts of tokens below `vocabulary`, none of them 0, which is padding. length(i) is
+/// the length of text i; learns(i, t, length) says whether its token t is learnt. `room`: tokens of
+/// a row into which texts are packed; 0: each text is a row.
 template <class Length, class Learns>
 std::shared_ptr<const Dataset> small_texts(std::int32_t count, std::int32_t vocabulary,
                                            std::int64_t room, Length length, Learns learns) {

@@ -71,7 +71,7 @@ class Allocation : public ::testing::Test {
     store.close();
     loop.run(&Scope::join, &scope);
   }
-  // What the second, third, ... of a thousand rounds allocate, in all.
+  // Returns the allocations of a thousand rounds after a first thousand, in all.
   template <class Factory, class... Args>
   std::int64_t after_warm_up(Factory factory, Args... args) {
     loop.run(factory, args..., 1000);

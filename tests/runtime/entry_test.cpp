@@ -1,5 +1,5 @@
-// What other threads may do with a loop: post, spawn, close, ask, and send before the start; and
-// what is refused in plain words.
+// Calls that other threads may make on a loop: post, spawn, close, ask, and send before the start;
+// and the calls that are refused in plain words.
 #include <atomic>
 #include <stdexcept>
 #include <thread>

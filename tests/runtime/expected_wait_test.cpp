@@ -60,10 +60,10 @@ class Waiter {
   }
 
   ExpectedWait expected;
-  std::int64_t dearest_ns = 0;  // of the waits so far
+  std::int64_t dearest_ns = 0;  // the dearest wait so far
   std::int64_t taken_ns = 0;    // for how long another thread runs in the middle of the next spin
   std::int64_t sleep_costs_ns = 0;              // in CPU time
-  inline static std::int64_t slept_cpu_ns = 0;  // of all sleeps
+  inline static std::int64_t slept_cpu_ns = 0;  // over all sleeps
 
  private:
   std::int64_t now_ns_ = 0;

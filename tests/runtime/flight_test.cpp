@@ -118,7 +118,7 @@ TEST(Flight, ARingOutlivesItsProcess) {
   ::close(file);
 }
 
-// Who maps it would end by a SIGBUS.
+// A process that maps a ring that was cut short would end by SIGBUS.
 TEST(Flight, ARingCannotBeCutShort) {
   const int file = make_ring_file();
   EXPECT_EQ(::ftruncate(file, 0), -1);

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 constexpr bool kSlow = kAddressSanitizer || kThreadSanitizer;
 constexpr int kAskers = 8;
-constexpr int kAsks = kSlow ? 120 : 600;  // of each asker
+constexpr int kAsks = kSlow ? 120 : 600;  // per asker
 
 struct Answer {
   int value;
@@ -251,11 +251,11 @@ Task<int> count_dropped(ClerkAddress to) {
 Task<> ask_over_restarts(ClerkAddress to, int asker, int times) {
   for (int i = 0; i < times; ++i) {
     co_await ask_in_vain(to, asker);
-    // What the old state kept fails with it; this also goes to the fresh state when it has failed
-    // before.
+    // The replies that the old state kept fail with it; if it has failed already, this call goes to
+    // the fresh state.
     const auto [dropped, nothing] = co_await when_all(count_dropped(to), fail(to));
     EXPECT_EQ(dropped, 1);
-    // Here the fresh state answers both: the one that was given up, and one that has its place.
+    // The fresh state answers both asks: the abandoned one, and the one that now has its place.
     const auto [value, sent] = co_await when_all(hold(to, asker, i), release(to, asker));
     EXPECT_EQ(value, i);
   }

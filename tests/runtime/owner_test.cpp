@@ -1,5 +1,5 @@
-// Who owns an actor, and what becomes of errors and exceptions that pass: nothing is lost, and the
-// process does not end of it.
+// Owners of an actor, and errors and exceptions that pass them: nothing is lost, and the process
+// does not end because of it.
 #include <deque>
 #include <stdexcept>
 #include <string>

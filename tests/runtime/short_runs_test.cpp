@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(BackEnds, ShortRuns,
 
 // A foreign loop that only ever waits for the descriptor: without it this would wait for ever.
 TEST_P(ShortRuns, ADescriptorSaysWhenThereIsSomethingToDo) {
-  bool posted = false;  // of the loop's thread
+  bool posted = false;  // used on the loop's thread
   std::jthread other([&] {
     std::this_thread::sleep_for(5ms);
     scope.spawn("file", &waits_for_file, &io, &progress);

@@ -1,4 +1,4 @@
-// What the simulator drives: loops in steps, and pools without threads.
+// The interface that the simulator drives: loops in steps, and pools without threads.
 #include <stdexcept>
 #include <vector>
 

@@ -142,7 +142,7 @@ struct Scene {
     disks.back().put_folder(kParent);
   }
 
-  /// What a start finds: all of it whole to the last bit, and what was committed among it.
+  /// Starts again: every checkpoint found is whole to the last bit, and the committed one is found.
   void start_again() {
     lives.push_back(std::make_unique<Life>(run, disks.back(), SimFiles::Faults{}));
     whole.clear();

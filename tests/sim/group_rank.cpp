@@ -21,28 +21,28 @@ float first_weight(std::size_t layer, std::size_t i) {
   return 0.5F + static_cast<float>(bits % 1024) / 2048;
 }
 
-/// Of a group's row.
+/// Returns a value of a group's row at the start.
 float first_value(std::uint32_t group, std::size_t token, std::size_t head) {
   const std::uint32_t bits =
       testing::mixed(static_cast<std::uint32_t>(head + 31 * token) + 104729 * group);
   return static_cast<float>(static_cast<std::int32_t>(bits % 4096) - 2048) / 300;
 }
 
-/// values [tokens][heads] of all heads, times their weights.
+/// Multiplies values [tokens][heads], of all heads, by their weights.
 void weigh(std::vector<float>& values, std::size_t heads, const float* weights, std::size_t count) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     values[i] *= weights[i % heads % count];
   }
 }
 
-/// Of each head along the row: every token hears of those before it.
+/// Adds to each token's value half of the one before it, in each head along the row.
 void attend(std::vector<float>& rows, std::size_t heads) {
   for (std::size_t i = heads; i < rows.size(); ++i) {
     rows[i] += 0.5F * rows[i - heads];
   }
 }
 
-/// What the values of some tokens, [tokens][heads], give to each weight.
+/// Returns each weight's gradient from the values of some tokens, [tokens][heads].
 std::vector<float> gradient_of(const float* values, std::size_t tokens, std::size_t heads,
                                std::size_t weights) {
   std::vector<float> sum(weights);
@@ -222,7 +222,7 @@ Task<> GroupRank::compute(GroupRank* self) {
   const GroupsPlan& plan = self->plan_;
   try {
     for (std::size_t step = 0; step < plan.steps; ++step) {
-      std::vector<std::vector<float>> inputs(plan.layers + 1);  // of layers, by tokens
+      std::vector<std::vector<float>> inputs(plan.layers + 1);  // [layer][token]
       for (std::size_t i = 0; i < plan.own * plan.all_heads(); ++i) {
         inputs[0].push_back(first_value(self->rank / plan.group,
                                         self->rank % plan.group * plan.own + i / plan.all_heads(),

@@ -33,7 +33,7 @@ struct GroupsPlan {
   std::uint32_t per_host = 2;
   std::uint32_t group = 2;  // ranks, neighbours
   std::size_t own = 8;      // tokens of a rank
-  std::size_t heads = 1;    // of a rank, in attention
+  std::size_t heads = 1;    // per rank, in attention
   std::size_t layers = 2;
   std::size_t steps = 2;
   std::size_t shard = 5;  // weights of a layer
@@ -43,8 +43,8 @@ struct GroupsPlan {
   [[nodiscard]] std::uint32_t groups() const noexcept { return ranks() / group; }
   [[nodiscard]] std::size_t all_heads() const noexcept { return group * heads; }
   [[nodiscard]] std::size_t weights() const noexcept { return ranks() * shard; }
-  [[nodiscard]] std::size_t visits() const noexcept { return 2 * layers; }  // of a step
-  /// Of a group's ranks on one host.
+  [[nodiscard]] std::size_t visits() const noexcept { return 2 * layers; }  // per step
+  /// Returns how many of a group's ranks are on one host.
   [[nodiscard]] std::uint32_t group_on_host() const noexcept { return std::min(group, per_host); }
   /// Whether a reduction can add a group's ranks as a tree.
   [[nodiscard]] std::uint32_t tree() const noexcept {
@@ -56,7 +56,7 @@ struct GroupsPlan {
 using Weights = std::vector<std::vector<float>>;
 [[nodiscard]] Weights group_reference(const GroupsPlan& plan);
 
-/// What a rank does at one of its visits.
+/// The fault of a rank at one of its visits.
 enum class Misdeed : std::uint8_t { kNone, kGivesUp, kHangs, kIsStopped };
 
 class GroupRank {

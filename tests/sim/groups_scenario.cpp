@@ -13,7 +13,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr Duration kEndsWithin = milliseconds(500);  // of virtual time, after a fault is noticed
+constexpr Duration kEndsWithin = milliseconds(500);  // virtual time, after a fault is noticed
 
 enum class Fault {
   kNone,
@@ -182,7 +182,7 @@ struct Groups {
   TimePoint struck_at = TimePoint::max();
   std::vector<std::unique_ptr<SimHost>> hosts;
   std::vector<std::unique_ptr<SimNet>> group_links;   // [group]
-  std::vector<std::unique_ptr<SimHost>> group_hosts;  // of each group's, in the order of ranks
+  std::vector<std::unique_ptr<SimHost>> group_hosts;  // each group's, in the order of ranks
   std::vector<std::unique_ptr<GroupRank>> ranks;
 };
 

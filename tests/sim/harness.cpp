@@ -16,7 +16,7 @@ namespace tandem::sim_test {
 namespace {
 
 constexpr std::size_t kTail = 60;
-constexpr unsigned kHangSeconds = 10;  // of computing, for one seed
+constexpr unsigned kHangSeconds = 10;  // CPU time for one seed
 
 constexpr std::array<const char*, kBugs> kBugNames = {
     "none",

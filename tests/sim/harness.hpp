@@ -27,9 +27,9 @@ class Run {
 
   std::uint64_t seed;
   SimWorld world;
-  Random random;  // of the scenario
+  Random random;  // the scenario's
   std::vector<Scope*> watched;
-  std::vector<Scope**> inner;  // of WatchedScope
+  std::vector<Scope**> inner;  // WatchedScope's
 
   /// Until done(); a breach if the world gets stuck before. `each_step` is a promise that always
   /// holds.
@@ -67,7 +67,7 @@ class WatchedScope {
 
 struct Outcome {
   const char* scenario;
-  std::uint64_t hash;  // of the event log
+  std::uint64_t hash;  // the event log's
 };
 /// Runs the scenario that `seed` chooses.
 Outcome run_seed(std::uint64_t seed);

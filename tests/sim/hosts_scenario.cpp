@@ -21,7 +21,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr Duration kEndsWithin = milliseconds(500);  // of virtual time, after a fault
+constexpr Duration kEndsWithin = milliseconds(500);  // virtual time, after a fault
 constexpr std::size_t kPieceElements = kNormBlock;
 
 enum class Fault { kNone, kSlow, kSlowLinks, kPartition, kDeath, kHostDeath, kGivesUp, kCount };
@@ -33,7 +33,7 @@ struct Operation {
   std::uint32_t root = 0;
   DType type = DType::kF32;
   AccumulateMode mode = AccumulateMode::kOverwrite;
-  std::vector<float> sum = {};  // of a reduction, in plain loops
+  std::vector<float> sum = {};  // a reduction's, made in plain loops
 };
 
 /// A bf16 number of any of many magnitudes, so that another order of additions gives other bits.
@@ -53,13 +53,13 @@ struct HostsPlan {
   std::vector<Operation> reductions = {};
 
   [[nodiscard]] std::uint32_t ranks() const noexcept { return hosts * per_host; }
-  [[nodiscard]] std::size_t elements(const Operation& op) const noexcept {  // of a block
+  [[nodiscard]] std::size_t elements(const Operation& op) const noexcept {  // per block
     return op.what == What::kReduceScatter ? op.size * ranks() : op.size;
   }
   [[nodiscard]] static bool wants_norm(const Operation& op) noexcept {
     return op.size % kNormBlock == 0;
   }
-  /// What all hosts together send to others.
+  /// Returns the bytes that all hosts together send to other hosts.
   [[nodiscard]] std::uint64_t bytes_between_hosts() const;
 };
 
@@ -432,7 +432,7 @@ class Rehearsal {
   TimePoint struck_at_ = TimePoint::max();
   std::vector<std::unique_ptr<SimHost>> hosts_;
   std::vector<std::unique_ptr<HostsRank>> ranks_;
-  std::size_t ended_ = 0;  // of the first ranks
+  std::size_t ended_ = 0;  // the first ranks that have ended
 };
 
 }  // namespace

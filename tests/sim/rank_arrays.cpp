@@ -8,7 +8,7 @@
 namespace tandem::sim_test {
 namespace {
 
-/// Of an array, whole blocks of the file.
+/// Returns the bytes of an array, in whole blocks of the file.
 std::size_t array_bytes(const Plan& plan, std::uint32_t unit) {
   return round_up(plan.layout(unit).shard_elements * sizeof(float), StateFile::kAlignment);
 }
@@ -25,7 +25,7 @@ std::size_t largest_array(const Plan& plan) {
   return largest;
 }
 
-/// Of all arrays, or of those in the file.
+/// Returns the bytes of all arrays, or of those in the file.
 std::size_t bytes_of_arrays(const Plan& plan, bool only_file) {
   std::size_t bytes = 0;
   for (std::uint32_t u = 0; u < plan.units; ++u) {

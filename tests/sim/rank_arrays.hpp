@@ -35,7 +35,7 @@ class RankArrays {
   }
   /// Collectives on homes.
   [[nodiscard]] CollectiveBackend& backend() noexcept { return backend_; }
-  /// Of the unit's updates; null: the pool.
+  /// Returns the runner of the unit's updates; null: the pool runs them.
   [[nodiscard]] UpdateRunner* runner_of(std::uint32_t unit) noexcept;
 
   /// Makes the file, with what is in memory.

@@ -152,7 +152,7 @@ Task<> RankCheckpoints::write(RankCheckpoints* self) {
     const WriteOutcome outcome =
         co_await self->writer_->address().ask(WriteCheckpoint{self->save_.get()});
     self->write_failed_ = outcome.failure != nullptr;
-  } catch (...) {  // of the files, or the rank ends
+  } catch (...) {  // the files failed, or the rank ends
     self->write_failed_ = true;
   }
   self->written_.set();

@@ -21,7 +21,7 @@ class TrainingRank;
 
 /// Where ranks put what the engine sends to rank 0.
 struct CheckpointMeeting {
-  std::uint64_t start = 1;  // of the program: no two use the same temporary names
+  std::uint64_t start = 1;  // the program's number: no two starts use the same temporary names
   std::vector<ManifestFile> entries;
   std::uint64_t committed_step = 0;  // the last that commit() has said to be durable; 0: none
   std::uint64_t failed_saves = 0;

@@ -281,7 +281,7 @@ Task<> TrainingRank::backward(std::uint32_t u, std::uint32_t visit, int batch, G
   std::byte* gradient = co_await bucket.ask(AcquireGradient{gradient_ticket}, stop);
   co_await gradient_on_device(block, gradient, u, batch);
   co_await shard.send(ReleaseUnit{}, stop);
-  // What is ready first differs from rank to rank; what is reduced first must not.
+  // The order in which gradients get ready differs from rank to rank; that of reductions must not.
   co_await sleep_for(microseconds(random.between(0, 60)));
   const GradientReady ready{true, true, first_sequence() + visit};
   *norm = co_await bucket.ask(ready, stop);

@@ -33,7 +33,7 @@ enum class Home : std::uint8_t { kMemory, kStateInFile, kAllInFile };
 
 struct Plan {
   std::uint32_t hosts = 2;
-  std::uint32_t ranks = 2;  // of all hosts
+  std::uint32_t ranks = 2;  // on all hosts together
   std::uint32_t units = 3;
   std::uint64_t steps = 3;
   std::size_t slots = 2;
@@ -48,7 +48,7 @@ struct Plan {
   [[nodiscard]] bool saves_after(std::uint64_t step) const noexcept {
     return step % save_every == 0;
   }
-  [[nodiscard]] std::uint64_t visits() const { return 2 * std::uint64_t{units}; }  // of a step
+  [[nodiscard]] std::uint64_t visits() const { return 2 * std::uint64_t{units}; }  // per step
 };
 
 float initial_weight(std::uint32_t unit, std::size_t i);
@@ -111,7 +111,7 @@ class TrainingRank {
   [[nodiscard]] bool ended() const noexcept {
     return main_scope.running() == 0 && actors_scope.running() == 0;
   }
-  /// What ended it, as text; empty: nothing did.
+  /// Returns the error that ended the rank; empty: it had none.
   [[nodiscard]] std::string failure() const;
   /// The rank that its failure names.
   [[nodiscard]] std::uint32_t failed_rank() const;
@@ -138,22 +138,22 @@ class TrainingRank {
   std::vector<std::unique_ptr<ParameterShard>> shards;
   std::vector<std::unique_ptr<GradientBucket>> buckets;
   std::unique_ptr<CpuOptimizer> optimizer;
-  std::vector<std::byte> data;  // of the batches
+  std::vector<std::byte> data;  // the batches'
   DataPrefetch<int> prefetch;
   DeviceStream copies, compute, results;
   RankCheckpoints checkpoints;
   std::uint64_t first_step = 0;  // that this start makes
   std::uint64_t step = 0;
   UpdateStep update;
-  UpdateStep ahead;          // of the verdict, which may differ
-  std::exception_ptr cause;  // of its end, if it failed
+  UpdateStep ahead;          // ahead of the verdict, which may differ
+  std::exception_ptr cause;  // the cause of its end, if it failed
   TimePoint ended_at;
 
-  /// Of this rank's slice once it has ended: the master, or a moment.
+  /// Returns the master, or a moment, of this rank's slice once the rank has ended.
   [[nodiscard]] std::span<const float> array_of(std::uint32_t unit, std::uint32_t array) const;
-  /// Made by this start.
+  /// Returns how many steps this start has made.
   [[nodiscard]] std::uint64_t steps_here() const noexcept { return step - first_step; }
-  /// Of the step's collectives.
+  /// Returns the sequence number of the step's first collective.
   [[nodiscard]] std::uint64_t first_sequence() const noexcept {
     return steps_here() * (plan.units + 1) + checkpoints.agreements();
   }

@@ -15,7 +15,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr Duration kEndsWithin = milliseconds(500);  // of virtual time, after a fault
+constexpr Duration kEndsWithin = milliseconds(500);  // virtual time, after a fault
 
 enum class Fault { kNone, kSlow, kClogs, kDeath, kKernel, kCopy, kDeviceLost, kDiskFull, kIoError };
 
@@ -39,7 +39,7 @@ Plan draw_plan(Random& random) {
   return plan;
 }
 
-/// Of some units in the file, several blocks, and so several pieces of a transfer.
+/// Puts some units into the file, with several blocks, so that a transfer has several pieces.
 void draw_homes(Plan& plan, Random& random) {
   for (std::uint32_t u = 0; u < plan.units; ++u) {
     plan.homes[u] = static_cast<Home>(random.below(3));
@@ -228,7 +228,7 @@ struct Training {
     run.until("the dead are buried", [&] { return all_ended(); });
   }
 
-  // What is left on the loops after the end: late answers, timers of the devices.
+  // Waits until the loops have nothing left after the end: late answers, timers of the devices.
   void check_quiet() {
     run.until("the loops are quiet", [&] {
       for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {

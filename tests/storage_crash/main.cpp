@@ -30,7 +30,7 @@ namespace {
 constexpr std::uint32_t kWriters = 3;
 constexpr std::int64_t kScale = 200;  // about 90 kB of tensors
 constexpr int kKeep = 2;
-constexpr std::int64_t kMostSaves = 3;  // of one life, before the one that is cut
+constexpr std::int64_t kMostSaves = 3;  // per life, before the save that is cut
 
 Task<> save_until_killed(FileIo* io, std::string folder) {
   std::printf("0\n");  // it runs
@@ -137,7 +137,7 @@ class Killer {
   using Clock = std::chrono::steady_clock;
 
   Random& random_;
-  Clock::duration save_ = std::chrono::milliseconds(1);  // of the last one that was heard of
+  Clock::duration save_ = std::chrono::milliseconds(1);  // the last reported save's time
 };
 
 struct Tally {

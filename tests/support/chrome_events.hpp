@@ -1,5 +1,5 @@
-// tests/support/chrome_events.hpp — what the tracer of this process wrote, read by a small strict
-// reader, and the rules that each file keeps.
+// tests/support/chrome_events.hpp — the events that this process's tracer wrote, read by a small
+// strict reader, and the rules that each file keeps.
 #pragma once
 
 #include <algorithm>

@@ -18,7 +18,7 @@
 
 namespace tandem::testing {
 
-/// What a rank had in the end.
+/// A rank's sum and error at the end.
 struct NcclTrained {
   std::vector<float> sum;
   std::string error;

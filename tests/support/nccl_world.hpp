@@ -19,7 +19,7 @@
 
 namespace tandem::testing {
 
-/// What the ranks of one process tell each other. Any thread.
+/// The messages between the ranks of one process. Any thread.
 class FakePeers {
  public:
   std::uint32_t world = 1;
@@ -141,7 +141,7 @@ struct NcclRank {
   std::unique_ptr<CudaDevice> device;
   std::shared_ptr<FakePeers::OfRank> peers;
   std::unique_ptr<NcclBackend> backend;
-  std::string error;  // what its last body threw
+  std::string error;  // the error of its last body
   int code = 0;
   std::uint32_t failed_rank = 0;
   TimePoint ended;
@@ -239,7 +239,7 @@ struct NcclWorld {
     rank->backend = co_await NcclBackend::connect(&world->loop, rank->device.get(), made);
   }
 
-  /// body(rank) for all ranks at once, as tasks. What they throw is kept.
+  /// Runs body(rank) for all ranks at once, as tasks, and keeps the errors that they throw.
   void run(const Body& body) {
     for (NcclRank& rank : ranks) {
       rank.error.clear();

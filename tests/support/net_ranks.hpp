@@ -112,7 +112,7 @@ void on_ucx_ranks(std::uint32_t world_size, Task<> (*body)(Net*, Shared*), Share
   }
 }
 
-/// What a rank's task throws is thrown on, once all have ended.
+/// Runs `body` on all ranks. An exception of a rank's task is thrown again once all have ended.
 template <class Shared>
 void on_net_ranks(NetKind kind, std::uint32_t world_size, Task<> (*body)(Net*, Shared*),
                   Shared* shared) {

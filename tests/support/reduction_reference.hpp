@@ -17,7 +17,7 @@ inline std::uint32_t mixed(std::uint32_t x) {
   return x ^ (x >> 16);
 }
 
-/// Of many magnitudes, so that another order of additions gives other bits.
+/// Returns values of many magnitudes, so that another order of additions gives other bits.
 inline float value_of(std::uint32_t rank, std::uint32_t round, std::size_t i) {
   const std::uint32_t bits =
       mixed(static_cast<std::uint32_t>(i) * 31 + rank * 7919 + round * 104729);
@@ -34,7 +34,7 @@ inline void fill_block(std::byte* block, DType type, std::size_t n, std::uint32_
   cast(values.data(), DType::kF32, block, type, 0, n);
 }
 
-/// What `self` makes of the ranks' blocks, one after the other in micro-steps.
+/// The sum and norm by `self` of the ranks' blocks, one after the other in micro-steps.
 struct Expected {
   std::vector<float> sum;
   GradientNorm norm;

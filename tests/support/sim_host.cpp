@@ -229,7 +229,7 @@ class SimHost::Member final : public HostLevel {
   }
 
   SimHost& host_;
-  std::uint32_t rank_;  // of this host
+  std::uint32_t rank_;  // on this host
   CpuPool& pool_;
   SimHost::Elsewhere elsewhere_;
   std::vector<HostBuffer> allocated_;

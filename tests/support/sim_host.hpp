@@ -38,9 +38,9 @@ class SimHost {
  public:
   struct Options {
     Duration detect_after = std::chrono::milliseconds(50);
-    Duration timeout{0};  // of each wait; 0: none
+    Duration timeout{0};  // for each wait; 0: none
     Duration silent_after = std::chrono::seconds(15);
-    std::uint32_t group_first = 0;  // of the world's ranks, the one with number 0
+    std::uint32_t group_first = 0;  // the world's rank that is number 0 here
     std::uint32_t group_ranks = 0;  // 0: all from that one on
   };
   /// As ShmSync's.
@@ -66,7 +66,7 @@ class SimHost {
 
  private:
   class Member;
-  /// What a rank has at an operation: the n-th and the next one of a sequence.
+  /// A rank's part of an operation: the n-th or the next one of a sequence.
   struct Place {
     std::string header;  // the same at all ranks
     std::vector<std::byte> operand;

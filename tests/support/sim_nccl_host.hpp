@@ -1,5 +1,5 @@
-// tests/support/sim_nccl_host.hpp — what the ranks of one simulated host tell each other beside
-// NCCL, in virtual time, as ShmNcclPeers does.
+// tests/support/sim_nccl_host.hpp — the messages between the ranks of one simulated host beside
+// NCCL, in virtual time, as ShmNcclPeers has them.
 //
 // A decision that is overwritten before a rank of the host has begun its turn is a breach. When a
 // rank dies, the others of its host notice after detect_after; one that says nothing for

@@ -28,7 +28,7 @@
 
 namespace tandem {
 
-/// What the ranks have told each other, in order.
+/// The texts that the ranks have given each other, in order.
 struct RanksWords {
   std::mutex mutex;
   std::condition_variable said;

@@ -1,4 +1,4 @@
-// tests/support/uncounted.hpp — what a fake allocates is not what the code under test allocates.
+// tests/support/uncounted.hpp — leaves a fake's allocations out of those of the code under test.
 #pragma once
 
 namespace tandem::testing {

@@ -29,7 +29,7 @@ inline std::string name_of_way(const ::testing::TestParamInfo<Way>& info) {
   return name_of(info.param);
 }
 
-/// What may take long there; the simulated device has one pace.
+/// Returns the paces of work that may be slow there; the simulated device has one pace.
 inline std::span<const Pace> paces_of(Way way) {
   return std::span(kPaces).first(way == Way::kSim ? 1 : std::size(kPaces));
 }
@@ -59,7 +59,7 @@ class DeviceRun {
     }
     return setting;
   }
-  /// Of the fake GPU: nothing that must wait did not, and nothing is left.
+  /// Expects that the fake GPU saw no missing wait, and that nothing is left on it.
   void expect_orderly() const {
     if (gpu_) {
       gpu_->expect_orderly();

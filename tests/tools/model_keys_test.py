@@ -112,7 +112,7 @@ def reads_of(source):
 
 
 def tokenizer_members(sources, classes):
-    """What these methods read, and what these classes take."""
+    """Returns the members that these methods read, and the parameters that these classes take."""
     found = set().union(*(reads_of(source) for source in sources))
     return found.union(*(inspect.signature(kind.__init__).parameters for kind in classes)) - OF_CALLS
 

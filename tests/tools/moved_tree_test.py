@@ -27,7 +27,7 @@ class MovedTree(unittest.TestCase):
         self.called = folder / "called"
 
     def built(self, home):
-        """What a build calls where the build folder was configured for `home`; whether that folder has stayed."""
+        """Builds in a folder configured for `home`; returns the programs called, whether the folder stayed, and the errors."""
         build = self.tree / "build/release"
         build.mkdir(parents=True, exist_ok=True)
         (build / "build.ninja").touch()

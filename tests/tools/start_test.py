@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What measures the start and the tokenizer prints a row for each case, and writes the page that it is asked for.
+"""The benchmarks of the start and the tokenizer print a row for each case, and write the page that is asked for.
 
     python3 tests/tools/start_test.py build/release/bin
 """

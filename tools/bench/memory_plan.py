@@ -57,7 +57,7 @@ LONG_RUNS = [(model, 1, 3, dtype, "offload", 1, length, 1, True)
 
 
 def make_model(build, output, shape, positions, config):
-    """Of the demo's config with `config` in its place."""
+    """Makes a model of the demo's config with the members of `config` in place of its own."""
     changed = output.with_name("config.json")
     changed.write_text(json.dumps(json.loads((DEMO / "config.json").read_text()) | config))
     flags = [f"--{key}={value}" for key, value in shape.items()]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What monitors cost: two runs of the demo's model, one with all of them and one with none, that take turns.
+"""Measures the cost of monitors: two runs of the demo's model, one with all of them and one with none, that take turns.
 
     python3 tools/bench/monitors.py [--what all|none|trace|reports] [--steps 600] [--skip 20] [--rounds 3] [--turn_s .7]
         [-- FLAGS OF THE TRAINER]

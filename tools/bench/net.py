@@ -82,7 +82,7 @@ class Library:
             process.stdin.flush()
 
     def run(self, operation, size, times):
-        """Of one operation."""
+        """Returns the seconds of one operation."""
         self.say(f"{operation} {size} {times}")
         return max(float(self._line(process)) for process in self.processes) / times
 

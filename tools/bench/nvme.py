@@ -99,7 +99,7 @@ def run(options, folder, there, layout, nvme, more=(), **of_process):
 
 
 def planned(said):
-    """Of the line of the plan: bytes there, read and written by a step, the disk's seconds for updates and for the rest."""
+    """Returns the plan line's figures: bytes there, read and written by a step, the disk's seconds for updates and the rest."""
     found = re.search(r"nvme +([\d.]+) (\w+) in .*; a step reads ([\d.]+) (\w+) and writes ([\d.]+) (\w+): ([\d.]+) s of the disk "
                       r"for updates(?: and ([\d.]+) s beside the rest)?", said)
     if not found:
@@ -148,7 +148,7 @@ def name_of(case):
 
 
 def settings_of(options):
-    """What rounds of one table have in common; each line of the record has it."""
+    """Returns the settings that rounds of one table share; each line of the record has them."""
     return {"layers": options.layers, "steps": options.steps}
 
 

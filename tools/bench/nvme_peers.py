@@ -197,7 +197,7 @@ def limit_of(options, side):
 
 
 def enter_group(limit_mib):
-    """Of the child, before it becomes the program."""
+    """Limits the child's memory; called in the child before it becomes the program."""
     GROUP.mkdir(exist_ok=True)
     (GROUP / "memory.limit_in_bytes").write_text(str(limit_mib * nvme.MIB))
     (GROUP / "cgroup.procs").write_text(str(os.getpid()))

@@ -5,7 +5,7 @@ token ids on disk, in interleaved rounds, each in a process of its own.
     .venv/bin/python tools/bench/prepare_peers.py --model DIR --dataset instructions.json [--processes 2] [--rounds 5]
 
 The peer makes what our file holds: ids of the whole text with an end token, and labels that leave the question out, whose
-length is that of its ids. What counts is the ratio within one round; its median and range are printed, and one line of JSON. On a machine that has
+length is that of its ids. The result is the ratio within one round; its median and range are printed, and one line of JSON. On a machine that has
 other work, too, only the ratio of the processors' time means something.
 """
 

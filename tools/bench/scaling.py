@@ -118,7 +118,7 @@ def train(build, folder, point, steps):
 
 
 def slope(sizes, costs):
-    """Of the line through the logarithms, by least squares; None where there is nothing to take a logarithm of."""
+    """Returns the slope of the least-squares line through the logarithms; None where there are none to take."""
     if len(sizes) < 2 or min(costs) <= 0:
         return None
     xs, ys = [math.log(x) for x in sizes], [math.log(y) for y in costs]

@@ -80,7 +80,7 @@ def their_seconds(folder, texts, threads):
 
 
 def record(path, title, command, lines):
-    """What was printed, with the command and the machine, at the end of a page."""
+    """Adds the printed lines, with the command and the machine, to the end of a page."""
     cpu = next(line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
     with path.open("a", encoding="utf-8") as page:
         head = "" if page.tell() else f"# {title}\n\n{datetime.date.today()}, {cpu}, {os.cpu_count()} CPUs.\n"

@@ -27,8 +27,8 @@ namespace tandem {
 namespace {
 
 constexpr int kMostSlots = 1024;
-constexpr std::size_t kMostBytes = std::size_t{16} << 20;  // of a file
-constexpr std::size_t kLongestName = 255;                  // of a host
+constexpr std::size_t kMostBytes = std::size_t{16} << 20;  // per file
+constexpr std::size_t kLongestName = 255;                  // a host's name
 constexpr std::size_t kMostNames = 8;                      // that an error lists
 constexpr std::string_view kBlanks = " \t\r\n";
 
@@ -80,7 +80,7 @@ HostSlots host_of(std::string_view where, std::string_view name, std::optional<i
   return host;
 }
 
-using Names = std::unordered_map<std::string_view, std::size_t>;  // of hosts, by their place
+using Names = std::unordered_map<std::string_view, std::size_t>;  // each host's place, by its name
 
 void add(std::vector<HostSlots>& hosts, std::unordered_set<std::string>& names, HostSlots host,
          std::string_view where) {

@@ -57,7 +57,7 @@ class HostsLauncher {
     int input = -1;
     std::unique_ptr<OutputRelay> lines;
     std::string key;        // with which its news begin
-    std::string last_line;  // of what is not the ranks': ssh's own words, for one
+    std::string last_line;  // not from ranks: ssh's own output, for one
     std::string failure;    // as the host itself tells it
     bool lost_report = false;
     [[nodiscard]] std::string last_words() const {
@@ -68,7 +68,7 @@ class HostsLauncher {
     std::size_t host;
     std::optional<int> rank;  // none: the host itself
     int code;
-    std::string text;  // of the host itself
+    std::string text;  // as the host itself says it
     [[nodiscard]] bool by_a_peer() const { return rank && is_witness(code); }
   };
 
@@ -358,7 +358,7 @@ void HostsLauncher::note_gone(std::size_t number, int status) {
     return;
   }
   const int code = code_of(status);
-  constexpr int kNotExecutable = 126;  // what a shell says, and of what is not there
+  constexpr int kNotExecutable = 126;  // a shell's codes: not executable, not found
   constexpr int kNotFound = 127;
   if (host.state == Host::State::kStarts && (code == kNotFound || code == kNotExecutable)) {
     note_failure({.host = number,

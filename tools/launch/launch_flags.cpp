@@ -22,7 +22,7 @@
 namespace tandem {
 namespace {
 
-constexpr int kMostRanks = 1024;  // of a host
+constexpr int kMostRanks = 1024;  // per host
 constexpr int kMostRestarts = 1000;
 
 std::chrono::milliseconds grace_of(double seconds) {

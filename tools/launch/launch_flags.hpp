@@ -23,7 +23,7 @@ struct LaunchFlags {
   bool bind_cores_to_rank = false;
   double grace_s = 30;
   int max_restarts = 0;
-  bool node = false;  // of a host, at the other end of ssh
+  bool node = false;  // a host's part, at the other end of ssh
 
   void add_to(CLI::App& app);
 };

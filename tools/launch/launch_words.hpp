@@ -36,10 +36,10 @@ void say(fmt::format_string<Args...> what, Args&&... args) {
 /// Exit code 4: the rank ended because another one did.
 [[nodiscard]] bool is_witness(int code);
 
-/// Whom the witnesses of several hosts waited for.
+/// The ranks that the witnesses of several hosts waited for.
 struct Blames {
   std::set<int> stopped;          // ranks
-  std::map<int, int> by_witness;  // whom it blames
+  std::map<int, int> by_witness;  // the rank that it blames
 
   /// "rank 3 of 4 (host b) held the others up"; empty: they do not say.
   [[nodiscard]] std::string text(const std::function<std::size_t(int rank)>& host_of,

@@ -57,9 +57,9 @@ class Launcher {
     std::optional<Clock::time_point> stopped;  // since when
   };
   struct Failure {
-    std::size_t rank;  // of this host's
+    std::size_t rank;  // among this host's
     int status;
-    std::string why;  // what the kernel knows more
+    std::string why;  // the kernel's further knowledge
   };
 
   void start_all();
@@ -107,7 +107,7 @@ class Launcher {
   Output& output_ = Output::of_process();
   EndRequests requests_;
   int interrupted_ = 0;                      // by this signal
-  bool alone_ = false;                       // of a node whose link is lost
+  bool alone_ = false;                       // a node whose link is lost
   std::optional<Clock::time_point> end_at_;  // the others are asked to end then
   std::optional<Clock::time_point> kill_at_;
 };
@@ -379,7 +379,7 @@ void Launcher::look_back() {
   const auto explanation = flight::explain(rings, now_ns);
   const auto& last = rings[failure_->rank];
   const bool by_a_peer = is_witness(code_of(failure_->status));
-  const bool is_one_host = options_.places.hosts == 1;  // of several their launcher knows more
+  const bool is_one_host = options_.places.hosts == 1;  // the launcher of several knows more
   const std::optional<int> blamed = blamed_by(failure_->rank);
   for (const std::size_t rank : stopped_ranks()) {
     at_fault_.push_back(number_of(rank));
@@ -420,7 +420,7 @@ void Launcher::end_others() {
 void Launcher::ask_to_end(int number) {
   signal_ranks(number);
   signal_ranks(SIGCONT);  // a stopped one gets it only then
-  output_.hurry(true);    // what waits to be read may not keep a rank from saving
+  output_.hurry(true);    // unread output may not keep a rank from saving
   kill_at_ = Clock::now() + options_.settings.grace;
 }
 

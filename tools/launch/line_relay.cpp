@@ -11,7 +11,7 @@ namespace tandem {
 namespace {
 
 constexpr std::size_t kTurnBytes = std::size_t{1} << 16;
-constexpr int kMostTurns = 16;  // of the rest: what the largest pipe of an ordinary user holds
+constexpr int kMostTurns = 16;  // for the rest: an ordinary user's largest pipe
 
 }  // namespace
 

@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kLongestWords = 512;  // of a line that is no order
+constexpr std::size_t kLongestWords = 512;  // bytes without the end of a line
 
 Clock::duration silence() { return std::chrono::duration_cast<Clock::duration>(kSilence * beat()); }
 

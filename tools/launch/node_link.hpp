@@ -32,13 +32,13 @@ inline constexpr int kSilence = 12;  // beats
 /// The orders of a node.
 struct NodeOrder {
   std::string host;        // its name
-  std::string other_host;  // of one that has to reach it; empty: there is none
+  std::string other_host;  // a host that has to reach it; empty: there is none
   RankPlaces places;       // address and port: as the user gave them, empty and 0 where not
   RankSettings settings;
   std::string directory;
   std::vector<std::string> variables;  // NAME=VALUE
 };
-inline constexpr std::size_t kMostOrderBytes = std::size_t{1} << 20;  // what a pipe may hold
+inline constexpr std::size_t kMostOrderBytes = std::size_t{1} << 20;  // the pipe's capacity
 /// With the line before it.
 [[nodiscard]] std::string encode(const NodeOrder& order, std::string_view key);
 /// The order behind that line. Throws a user error for what no launch gives.
@@ -94,7 +94,7 @@ class NodeLink {
   std::string key_;
   std::string held_;
   bool is_lost_ = false;
-  bool is_garbage_ = false;  // what came
+  bool is_garbage_ = false;  // no order came
 };
 
 }  // namespace tandem

@@ -16,7 +16,7 @@ namespace tandem {
 namespace {
 
 constexpr std::string_view kFormat = "tandem launch 4";
-constexpr int kMostRanks = 1 << 20;  // of all hosts
+constexpr int kMostRanks = 1 << 20;  // on all hosts together
 constexpr int kMostHere = 1024;
 
 std::string escaped(std::string_view text) {

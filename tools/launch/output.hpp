@@ -60,7 +60,7 @@ class Output {
     int descriptor = -1;
     OwnedDescriptor own;  // that of kStream: flags that no other process sees
     std::string held;
-    std::size_t taken = 0;       // of `held`
+    std::size_t taken = 0;       // from `held`
     Clock::time_point progress;  // when it was empty, or its reader took something
     std::uint64_t dropped = 0;   // lines
     int error = 0;               // why; 0: there was no room

@@ -17,7 +17,7 @@ struct ChildStart {
   std::vector<std::pair<std::string, std::string>> variables;  // beside the launcher's own
   std::vector<int> cores;                                      // empty: not bound
   int flight = -1;                                             // its flight recorder's file
-  std::string mark = "";       // of the launcher that it belongs to (child_signals.hpp)
+  std::string mark = "";                                       // its launcher's (child_signals.hpp)
   bool dies_first = false;     // where memory ends, it is chosen before its launcher
   bool is_written_to = false;  // else its input is empty
 };

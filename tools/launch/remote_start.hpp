@@ -1,4 +1,4 @@
-// tools/launch/remote_start.hpp — what starts a host's part of a launch: ssh's command line, and
+// tools/launch/remote_start.hpp — the start of a host's part of a launch: ssh's command line, and
 // the order that the part reads. Pure.
 #pragma once
 

@@ -31,7 +31,7 @@ TOKENIZER_BYTES_PER_BYTE = 100  # of memory, as measured for words; other script
 
 
 class Unpacked:
-    """What a file unpacks to, counted."""
+    """Counts the bytes that a file unpacks to."""
 
     def __init__(self, path):
         self.path = path

@@ -81,7 +81,7 @@ class Samples:
         return sample
 
     def usual_loss_on(self):
-        """What is learnt where --loss_on does not say it; "mixed", where that is several things."""
+        """Returns the part that is learnt without --loss_on; "mixed", where the files differ in it."""
         found = {formats.LEARNT[name] for name in self.formats.values()}
         return found.pop() if len(found) == 1 else "mixed"
 
@@ -173,7 +173,7 @@ def usable(batch, answers, refusals):
 
 
 def check(args, writer, refusals):
-    """What no file of training data may be."""
+    """Refuses a file that is no use as training data."""
     if not writer.counts["records"]:
         why = f"; all {refusals.count} records were refused, the first: {refusals.first}" if refusals.count else "; give at least one record"
         raise UserError(f"[prepare] {args.dataset_name} gives no record{why}")

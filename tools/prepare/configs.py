@@ -1,7 +1,7 @@
 """The configs of a data set, as its README.md lists them (`configs:` between the lines ---), and the files of one.
 
-As `datasets` does: the one that is asked for; without that the only one, or the one that is the default. Of a config's
-files those of the split train are trained on. Several configs and none chosen is an error that names them.
+As `datasets` does: the one that is asked for; without that the only one, or the one that is the default. Training
+uses a config's files of the split train. Several configs and none chosen is an error that names them.
 """
 
 import re
@@ -54,7 +54,7 @@ def chosen(folder, name, wanted):
 
 
 def patterns(name, config, item):
-    """Of the files of the split train; None: it lists no files."""
+    """Returns the patterns of the split train's files; None: the config lists no files."""
     given = item.get("data_files")
     if given is None:
         return None

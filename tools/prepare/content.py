@@ -1,4 +1,4 @@
-"""What a file is that is not what it should be, by its first bytes: as actors/storage/known_content.cpp says it."""
+"""Names the kind of a file that is of the wrong kind, by its first bytes, as actors/storage/known_content.cpp does."""
 
 BEGINNINGS = (
     (b"version https://git-lfs", "is a pointer of Git LFS in the place of the file; fetch it: git lfs pull"),

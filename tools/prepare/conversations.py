@@ -166,7 +166,7 @@ def tools_of(record):
 
 
 def variables_of(record):
-    """What the record gives its template beside messages and tools."""
+    """Returns the variables that the record gives its template beside messages and tools."""
     found = from_text(record.get("chat_template_kwargs"), "{") or {}
     if not isinstance(found, dict):
         raise Refused(f'"chat_template_kwargs" is {kind(found)}, an object is needed')

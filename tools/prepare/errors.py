@@ -28,7 +28,7 @@ class Ended(BaseException):
 
 
 def first_line(error):
-    """Of an error of another library, without its paragraphs."""
+    """Returns the first line of another library's error, without its paragraphs."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
 
@@ -71,7 +71,7 @@ def verdict(error):
 
 
 def exit_code_of(work):
-    """What work() gives; what it raises becomes the exit code, with a line on standard error."""
+    """Returns the result of work(); an exception becomes the exit code, with a line on standard error."""
     try:
         code = work()
         sys.stdout.flush()

@@ -16,7 +16,7 @@ TEXTS = {".jsonl", ".json", ".csv", ".txt"}
 PAIRS = {".bin", ".idx"}
 PACKED = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
 KINDS = "json, jsonl, csv, txt (these also .gz or .xz), parquet, arrow, or Megatron's .bin with its .idx"
-# Of a folder of `datasets`: not records.
+# Files of a folder of `datasets` that hold no records.
 DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 
 

@@ -81,7 +81,7 @@ def has_configs(name):
 
 
 def files_that_decide(name):
-    """Of a data set: its files, with configs all of them."""
+    """Returns the files of a data set; with configs, all that it has."""
     if files.is_file(name) or not has_configs(name):
         return files.data_files(name)
     folder = files.data_folder(name)

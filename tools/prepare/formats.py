@@ -1,4 +1,4 @@
-"""What a record means: its members make it an instruction, a chat, a text or token ids.
+"""The meaning of a record: its members make it an instruction, a chat, a text or token ids.
 
 A sample is one of three things, whatever the format: Text (a prompt, which may be empty, and what follows), Chat, Tokens.
 """
@@ -175,7 +175,7 @@ FORMATS = {
     "alpaca": (alpaca, {"instruction", "output"}),
     "text": (text, {"text"}),
 }
-# What of each is learnt where --loss_on does not say it.
+# The part of each that is learnt without --loss_on.
 LEARNT = {"tokens": "labels", "messages": "assistant", "sharegpt": "assistant", "prompt": "completion", "alpaca": "completion", "text": "all"}
 
 

@@ -1,4 +1,4 @@
-"""What a name stands for in the hub's cache, and which files of a folder of data are trained on.
+"""Finds the folder that a name stands for in the hub's cache, and the files of a folder of data that are trained on.
 
 The program finds the same: models/hub/hub_paths.cpp and models/hub/training_files.cpp.
 """

@@ -119,7 +119,7 @@ class Values:
             return line, value
 
     def end_of_value(self):
-        """Of one that the decoder does not take."""
+        """Returns the end of a value that the decoder does not take."""
         while (end := bounds.end_of_value(self.buffer, self.at)) is None and not self.ended:
             self.read_more()
         if end is None and self.buffer[self.at] not in '[{"':

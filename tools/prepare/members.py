@@ -16,7 +16,7 @@ USED = {
     "alpaca": {"instruction", "input", "output"},
     "text": {"text"},
 }
-# Of every format: they describe a record, or are another form of what is read.
+# Members of every format: they describe a record, or repeat a member that is read in another form.
 HARMLESS = {
     "_id", "author", "authors", "categories", "category", "chosen_model", "conv_id", "conversation_id", "conversation_hash", "created", "created_at", "data_source", "dataset",
     "date", "difficulty", "domain", "generator", "hash", "id", "idx", "index", "info", "lang", "language", "languages", "length", "lengths", "license", "meta", "metadata",

@@ -133,7 +133,7 @@ def counted(batches, path):
 
 
 def decoded_bytes(batch):
-    """Of a batch's values as they are read, each with its own copy of what a dictionary holds once."""
+    """Returns the bytes of a batch's values as they are read, each with its own copy of its dictionary entry."""
     import pyarrow
 
     total = batch.nbytes

@@ -33,7 +33,7 @@ CLASSES_WITHOUT_DEFAULTS = {"TokenizersBackend", "PreTrainedTokenizerFast"}
 
 
 def flags_of(token, special):
-    """Of an added token, as the library's AddedToken has them."""
+    """Returns the flags of an added token, as the library's AddedToken has them."""
     flags = {name: bool(token.get(name, False)) for name in ("single_word", "lstrip", "rstrip")}
     return {**flags, "special": special, "normalized": bool(token.get("normalized", not special))}
 
@@ -145,7 +145,7 @@ class Tokenizer:
         self.backend = tokenizers.Tokenizer.from_str(json.dumps(whole))
 
     def fault(self, error):
-        """What to raise in the place of an error of the library."""
+        """Returns the exception to raise in place of an error of the library."""
         if isinstance(error, (KeyboardInterrupt, SystemExit, MemoryError, UserError, Ended)):
             return error
         if isinstance(error, OSError) and error.errno is not None:
@@ -180,7 +180,7 @@ class Tokenizer:
         return {name: content_of(token) for name, token in named_specials(self.config).items() if isinstance(content_of(token), str)}
 
     def added_ids(self):
-        """What the post-processor puts before and behind a text."""
+        """Returns the ids that the post-processor puts before and behind a text."""
         try:
             plain, added = (self.backend.encode("a", add_special_tokens=special).ids for special in (False, True))
         except BaseException as error:
@@ -191,7 +191,7 @@ class Tokenizer:
         raise UserError(f"[prepare] {self.folder}/tokenizer.json: its post-processor changes the ids of a text; such files are not supported")
 
     def id_of(self, name):
-        """Of a special token by its name; None: it has none."""
+        """Returns the id of a special token by its name; None: it has none."""
         text = self.special_tokens.get(name)
         return None if text is None else self.backend.token_to_id(text)
 
@@ -204,7 +204,7 @@ class Tokenizer:
         return self.backend.token_to_id("<|endoftext|>") if found is None else found
 
     def transformers_special_tokens(self):
-        """What a template is given: with the defaults that a tokenizer's class has in Transformers."""
+        """Returns the special tokens that a template is given, with the defaults that a tokenizer's class has in Transformers."""
         name = self.config.get("tokenizer_class")
         if name in CLASSES_WITHOUT_DEFAULTS or (name is None and not (self.folder / "config.json").is_file()):
             return self.special_tokens

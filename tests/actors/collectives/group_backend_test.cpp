@@ -62,10 +62,10 @@ struct Member {
   static void exchange(EventLoop& loop, CollectiveBackend& backend) {
     loop.run([](CollectiveBackend* all) -> Task<> { return all->exchange({}); }, &backend);
   }
-  /// What an exchange of the run, or of the group, ends with.
+  /// Returns the loss with which an exchange of the run, or of the group, ends.
   [[nodiscard]] std::optional<Lost> lost_in_run() { return lost(run.loop, *run.backend); }
   [[nodiscard]] std::optional<Lost> lost_in_group() { return lost(group_rank->loop, *group); }
-  /// The run's loop goes on until then, and waits for no rank.
+  /// Keeps the run's loop going until `over` is true, without a wait for any rank.
   void idle_until(const std::atomic<bool>& over) {
     run.loop.run(
         +[](const std::atomic<bool>* until) -> Task<> {

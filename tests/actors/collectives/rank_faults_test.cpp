@@ -1,6 +1,6 @@
-// What ranks say when one of them dies, stands still, aborts, leaves or does something else: in all
-// operations every survivor ends, and names the rank at fault and its own operation. The same over
-// shared memory and by NCCL.
+// Errors of ranks when one of them dies, stands still, aborts, leaves or begins another operation:
+// in all operations every survivor ends, and names the rank at fault and its own operation. The
+// same holds over shared memory and by NCCL.
 #include <array>
 #include <csignal>
 #include <memory>
@@ -35,15 +35,15 @@ enum Fault : unsigned char { kDies, kStandsStill, kAborts, kLeaves };
 constexpr const char* kWays[] = {"shm", "nccl"};
 constexpr const char* kFaults[] = {"dies", "stands_still", "aborts", "leaves"};
 
-/// What three ranks do: `good` operations of their kind; then the struck one, if it is one of them,
-/// is at fault, and the others, as one that has aborted, begin one more.
+/// The operations of three ranks: each does `good` operations of its kind; then the struck rank, if
+/// it is one of them, has the fault, and the others, like a rank that has aborted, begin one more.
 struct Story {
   std::array<std::size_t, 3> kinds;
   int good = 0;
   std::uint32_t struck = 3;
   Fault fault = kDies;
 };
-/// What a rank threw, and the exit code of that.
+/// The error that a rank threw, and its exit code.
 struct Ending {
   std::string text;
   int code = 0;

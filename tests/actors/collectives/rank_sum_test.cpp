@@ -68,7 +68,7 @@ TEST(RankSum, AddsNeighboursAsATree) {
   }
 }
 
-// What a rank has of four blocks, or two, or one, is a node of one tree.
+// A rank's sum of four blocks, or of two, or of one, is a node of one tree.
 TEST(RankSum, ATreeOfTreesIsTheTree) {
   const auto all = values_of(4);
   const auto added = [&](const std::vector<std::vector<float>>& ranks) {

@@ -19,8 +19,8 @@ namespace {
 using testing::run_ranks;
 using testing::ShmRank;
 
-// Of a half. With four ranks a piece is one grain, so that a few dozen KB already make several
-// pieces.
+// The bytes of one half of the stage. With four ranks a piece is one grain, so that a few dozen KB
+// already make several pieces.
 constexpr std::size_t kStage = 16 << 10;
 
 std::uint32_t mixed(std::uint32_t x) {
@@ -29,7 +29,8 @@ std::uint32_t mixed(std::uint32_t x) {
   return x ^ (x >> 16);
 }
 
-/// Of many magnitudes, so that another order of additions gives other bits.
+/// Fills the block with values of many magnitudes, so that another order of additions gives other
+/// bits.
 void fill_block(std::byte* block, DType type, std::size_t n, std::uint32_t rank,
                 std::uint32_t round) {
   std::vector<float> values(n);
@@ -75,7 +76,7 @@ struct DeviceRank {
 
 struct Case {
   std::uint32_t world;
-  bool virtual_time;  // of world 1
+  bool virtual_time;  // only for world 1
 };
 void PrintTo(const Case& one, std::ostream* out) {
   *out << one.world << " ranks, " << (one.virtual_time ? "virtual" : "real") << " time";
@@ -187,7 +188,7 @@ TEST_P(Staged, TheFirstBadElementIsNamedAcrossPieces) {
     auto* values = reinterpret_cast<float*>(block);
     if (rank.staged.rank() + 1 == rank.staged.world()) {
       values[n - 5] = std::nanf("");
-      values[512 * 40 + 7] = INFINITY;  // of rank 0's slice
+      values[512 * 40 + 7] = INFINITY;  // in rank 0's slice
     }
     for (const bool all : {false, true}) {
       const ReduceArguments a{.block = block,

@@ -187,7 +187,7 @@ TEST(StagedOnAGpu, AnAdoptedStreamStaysItsOwners) {
   const int streams = w.cuda.live_streams();
   {
     CudaDevice second(w.loop, FakeCuda::api(), {.name = "gpu 1"});
-    EXPECT_EQ(w.cuda.live_streams(), streams + 1);  // of its memory
+    EXPECT_EQ(w.cuda.live_streams(), streams + 1);  // for its memory
     DeviceStream adopted = second.adopt("compute", w.native);
     EXPECT_EQ(second.native(adopted), w.native);
     EXPECT_EQ(w.cuda.live_streams(), streams + 1);

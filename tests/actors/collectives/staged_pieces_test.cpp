@@ -20,7 +20,7 @@ using testing::FakeBackend;
 using testing::run_ranks;
 using testing::ShmRank;
 
-constexpr std::size_t kStage = 16 << 10;  // of a half
+constexpr std::size_t kStage = 16 << 10;  // bytes of one half
 
 TEST(StagedBackend, ADeviceThatFailsEndsTheOperationAndThePeers) {
   for (const bool is_gather : {true, false}) {
@@ -145,9 +145,9 @@ TEST(StagedBackend, AHalfIsFilledAgainOnlyWhenItIsFree) {
   }
 }
 
-// Of three pieces the copies to the device end after 2, 3 and 4 ms; after 2.5 ms the second is on
-// its way. Work on the block until 5 ms keeps the next gather's from beginning: there is nothing to
-// stand behind until then.
+// The copies of three pieces to the device end after 2, 3 and 4 ms; after 2.5 ms the second is on
+// its way. Work on the block until 5 ms holds the next gather back, so that until then no copy is
+// on the link.
 TEST(StagedBackend, SaysWhatGathersHaveOnTheLink) {
   TimedWorld w;
   w.loop.run(

@@ -35,7 +35,7 @@ TEST(SimdLimit, IsWhatTheVariableSays) {
   }
 }
 
-/// Of this process; the next test runs it with each limit.
+/// Checks the kernels of this process; the next test runs this one with each limit.
 TEST(SimdLimit, IsObeyedByTheKernelsOfThisProcess) {
   const std::string target = simd_target();
   const SimdLimit limit = simd_limit();

@@ -152,7 +152,7 @@ TEST(CpuOptimizer, AnUrgentLatecomerOvertakesLargeUnits) {
   world.block_pool();
   world.update(0, 50);
   world.update(1, 50);
-  world.loop.run(&settle);  // of each of them one slice of 125 is under way at most
+  world.loop.run(&settle);  // at most one slice of 125 of each is under way
   world.update(2, 1);
   world.finish();
   const auto position = [&world](const char* entry) {

@@ -37,7 +37,7 @@ const LayoutCase kCases[] = {
     {StateLayout::kInt8, DType::kF32, DType::kF32},
 };
 
-/// What of a unit is the device's.
+/// The parts of a unit that are in device memory.
 enum class Side { kAll, kWeightAndGradient, kWeight, kNothing };
 
 struct Pair : testing::ShardPair {

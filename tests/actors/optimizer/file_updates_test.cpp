@@ -134,7 +134,7 @@ struct FileWorld {
         continue;
       }
       const HostBuffer copy(here[i].bytes);
-      if (in) {  // what lies in memory is no longer the state
+      if (in) {  // memory no longer holds the state
         std::memcpy(copy.data(), here[i].at, here[i].bytes);
         std::memset(here[i].at, 0xab, here[i].bytes);
       }
@@ -237,7 +237,7 @@ TEST(FileUpdates, AWeightBesideItsMasterIsWrittenAndNotRead) {
   const UpdateStep steps[] = {UpdateStep::make(kAdamW, 1, 1.0)};
   world.run(steps);
   constexpr std::size_t kState = kElements * (sizeof(float) * 3);
-  constexpr std::size_t kHalf = kElements * 2;  // of the weight, and of the gradient
+  constexpr std::size_t kHalf = kElements * 2;  // 2 bytes per element: weight, and gradient
   constexpr std::size_t kBlocks = 16 * StateFile::kAlignment;
   EXPECT_LE(world.file->bytes_read(), kState + kHalf + kBlocks);
   EXPECT_GE(world.file->bytes_read(), kState + kHalf);

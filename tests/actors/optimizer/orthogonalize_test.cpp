@@ -120,7 +120,8 @@ TEST_P(MuonOracle, StaysWithinWhatFp32Rounds) {
   if (!std::filesystem::exists(path)) {
     GTEST_SKIP() << "the reference data " << path << " is not there";
   }
-  // Of the update; DeepSpeed's own fp32 iteration is 3.1e-5 off in the worst of these matrices.
+  // The update's error; DeepSpeed's own fp32 iteration is 3.1e-5 off in the worst of these
+  // matrices.
   constexpr double kLimit = 5e-5;
   constexpr int kSteps = 10;
   const testing::OracleTensors file(path);

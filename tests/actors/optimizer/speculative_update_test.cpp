@@ -101,7 +101,7 @@ class SpeculativeUpdate : public ::testing::TestWithParam<Case> {
         return std::vector<float>(values, values + kElements);
       };
       const auto touched = [unit](std::vector<float> state) {
-        // What no update touches has no moments; a shadow's are whatever they were.
+        // Elements that no update touches have no moments; in a shadow theirs may be anything.
         if (unit == 0) {
           std::fill(state.begin() + 700, state.begin() + 900, 0.0F);
         }

@@ -62,7 +62,7 @@ TEST_F(CheckpointFaults, AnErrorAtAnyCallIsSaidAndLeavesTheOlderOneAlone) {
         EXPECT_TRUE(broken.empty()) << "call " << k << ": " << broken[0];
         EXPECT_EQ(whole.back().step, 10) << "call " << k;
         EXPECT_TRUE(loop.run(faults_of, &files, whole.front().path).empty()) << "call " << k;
-        loop.run(remove_older, &files, parent, 9, INT64_MAX);  // what a discard could not remove
+        loop.run(remove_older, &files, parent, 9, INT64_MAX);  // leftovers of a discard
         std::filesystem::remove_all(parent + "/step-00000020");
         EXPECT_EQ(content_of(parent), older) << "call " << k;
       }
@@ -232,7 +232,7 @@ TEST_F(CheckpointFaults, HashesOnTheWayOnlyWhatComesInOrder) {
           return FileFault{};
         });
         FileIo io(loop, std::move(counting));
-        const CheckpointPlan plan = small_plan(parent, 20, 40'000);  // of several pieces
+        const CheckpointPlan plan = small_plan(parent, 20, 40'000);  // several pieces
         CheckpointSave save(&io, plan, 0, 1, hashing);
         const ManifestFile file = loop.run(write_in_order, &save, &plan, order, at_once);
         expected = expected == ContentHash{} ? file.hash : expected;

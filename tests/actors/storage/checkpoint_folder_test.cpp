@@ -212,7 +212,7 @@ TEST_F(CheckpointFolder, OneThatCannotBeRemovedDoesNotKeepTheOthers) {
   EXPECT_EQ(names(), (Names{"step-00000020", "step-00000040"}));
 }
 
-/// Of step 30, with a NaN in the master of its first tensor.
+/// Saves a checkpoint of step 30, with a NaN in the master of its first tensor.
 void save_not_finite(EventLoop* loop, FileIo* io, const std::string& parent) {
   CheckpointPlan plan = small_plan(parent, 30);
   plan.files.resize(1);
@@ -325,7 +325,7 @@ void put_byte(const std::string& path, std::uint64_t at, char byte) {
       .put(byte);
 }
 
-/// What a fault that names the flipped byte says.
+/// Returns the name that an error has for the flipped byte: its file and tensor.
 std::string expected_name(const Manifest& manifest, const std::string& file, std::uint64_t byte) {
   const auto entry = std::ranges::find(manifest.files, file, &ManifestFile::name);
   if (entry == manifest.files.end() || entry->tensors.empty()) {

@@ -22,7 +22,7 @@ constexpr bool kSanitized = kAddressSanitizer || kThreadSanitizer;
 struct Found {
   std::vector<FoundCheckpoint> whole;
   std::vector<std::string> broken;
-  std::vector<std::string> faults;  // of the whole ones
+  std::vector<std::string> faults;  // in the whole ones
 };
 
 Task<> look(FileIo* io, Found* found) {
@@ -34,7 +34,7 @@ Task<> look(FileIo* io, Found* found) {
   }
 }
 
-/// What a program that starts after the power cut finds.
+/// Starts a program after the power cut and returns the checkpoints and faults that it finds.
 Found recover(SimDisk disk) {
   SimWorld world({.seed = 1});
   Found found;
@@ -46,7 +46,7 @@ Found recover(SimDisk disk) {
   return found;
 }
 
-/// What a power cut of one moment could lose or keep.
+/// The folder entries and files that a power cut at one moment could lose or keep.
 struct Pieces {
   std::set<std::pair<std::string, std::uint64_t>> entries;
   std::set<std::string> files;  // with sectors that are not synced
@@ -69,8 +69,8 @@ Pieces pieces_of(const SimDisk& disk) {
 
 using Sectors = std::function<bool(const std::string& name, std::uint64_t sector)>;
 
-/// Which sectors survive: none, all, every other one, either half, all but those of one file, only
-/// those of one.
+/// Returns choices of surviving sectors: none, all, every other one, either half, all but those of
+/// one file, only those of one.
 std::vector<Sectors> sector_choices(const Pieces& pieces) {
   std::vector<Sectors> choices = {[](const auto&, auto) { return false; }};
   if (pieces.files.empty()) {
@@ -89,8 +89,8 @@ std::vector<Sectors> sector_choices(const Pieces& pieces) {
   return choices;
 }
 
-/// Which changes of folders survive, as sets of their numbers: all subsets of a few. Of many: every
-/// first part of them, every last part, and all but one.
+/// Returns sets of folder changes that survive, by number: all subsets of a few changes; for many,
+/// every first part of them, every last part, and all but one.
 std::vector<std::set<std::size_t>> entry_choices(std::size_t count) {
   std::set<std::set<std::size_t>> choices;
   const auto add = [&](const std::function<bool(std::size_t)>& keeps) {
@@ -161,7 +161,7 @@ struct PowerCuts {
   }
 };
 
-/// What the ranks of one save share: each step waits for all of them.
+/// The state that the ranks of one save share: each step waits for all of them.
 struct Save {
   FileIo* io;
   const CheckpointPlan* plan;

@@ -176,7 +176,7 @@ TEST(IoSafetensors, PagesThatAreGoneAreAnErrorAndNoSignal) {
       test::fs::resize_file(path, 40'000);
       expect_error([&] { file.read_f32("a", 0, kElements, out.data()); },
                    {"ends at byte 40000", "shortened"});
-      EXPECT_NO_THROW(file.read_f32("a", 0, 1000, out.data()));  // what is still there
+      EXPECT_NO_THROW(file.read_f32("a", 0, 1000, out.data()));  // still there
     }
     EXPECT_FALSE(MappedFile::survives(
         [&] { out[0] = static_cast<float>(file.bytes(file.at("a"))[100'000]); }));

@@ -46,7 +46,7 @@ struct Cluster {
     return names;
   }
 
-  /// body(engine, the folder of its host) on every rank; what rank 0 got.
+  /// Runs body(engine, the folder of its host) on every rank and returns the result of rank 0.
   template <class Body>
   auto run(Setting setting, Body body) const {
     setting.accumulation = 4 / world();
@@ -126,7 +126,7 @@ TEST(Slices, OtherRanksOnOtherHostsGoOn) {
       EXPECT_EQ(engine.save_checkpoint(disk).error, "");
       return 0;
     });
-    // Of four disks two are seen now: enough where every disk has everything.
+    // Two of the four disks are visible now, which is enough where every disk has everything.
     const Cluster two{.folder = folder.path()};
     if (stage == 0) {
       EXPECT_EQ(resume(two, setting, 10).second, rest_of(straight, 6));
@@ -277,7 +277,8 @@ TEST(Slices, OlderOnesGoOnEachDisk) {
   }
 }
 
-// What a run that was left has saved beyond the step is older than all of the run that goes on.
+// Checkpoints that an abandoned run saved after the loaded step are older than every checkpoint of
+// the run that continues from it.
 TEST(Checkpoint, TheOneJustSavedStaysWhateverLaterStepsAreThere) {
   const TempDir folder;
   const Cluster one{.hosts = 1, .folder = folder.path()};

@@ -53,7 +53,7 @@ std::vector<std::vector<std::string>> rows_of(const std::string& section) {
   return rows;
 }
 
-/// What stands in backquotes.
+/// Returns the texts in backquotes.
 std::vector<std::string> names_in(const std::string& cell) {
   std::vector<std::string> names;
   for (std::size_t begin = cell.find('`'); begin != std::string::npos;
@@ -92,7 +92,7 @@ TEST(ComingFromDeepSpeed, EachKeyBecomesWhatItsRowSays) {
   }
 }
 
-/// What `./tandem train --help` says; empty where the trainer is not built.
+/// Returns the output of `./tandem train --help`; empty if the trainer is not built.
 std::string trainer_help() {
   std::string help;
   FILE* program = popen("'" TANDEM_BIN_DIR "/tandem' train --help 2>&1", "r");
@@ -103,7 +103,7 @@ std::string trainer_help() {
   return help.find("--dataset_name") == std::string::npos ? "" : help;
 }
 
-/// "--save" is not "--save_dtype".
+/// Finds whole flags only: "--save" is not "--save_dtype".
 bool has_flag(const std::string& help, const std::string& name) {
   const std::string flag = name.substr(0, name.find(' '));  // maybe with a value
   for (std::size_t at = help.find(flag); at != std::string::npos; at = help.find(flag, at + 1)) {
@@ -115,7 +115,7 @@ bool has_flag(const std::string& help, const std::string& name) {
   return false;
 }
 
-/// Of the tables of keys and of flags: what stands in the last column.
+/// The trainer has each flag in the last column of the tables of keys and of flags.
 TEST(ComingFromDeepSpeed, EachFlagIsTheTrainers) {
   const std::string help = trainer_help();
   if (help.empty()) {
@@ -144,7 +144,8 @@ TEST(ComingFromDeepSpeed, EachCallIsTheEngines) {
   }
 }
 
-/// What the other tables name instead is there: flags, commands of ./tandem, names of headers.
+/// The replacements that the other tables name exist: flags, commands of ./tandem, names in
+/// headers.
 TEST(ComingFromDeepSpeed, WhatStandsInsteadIsThere) {
   const std::string help = trainer_help();
   const std::string commands = content(TANDEM_SOURCE_DIR "/tandem");

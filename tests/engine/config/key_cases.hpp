@@ -17,7 +17,7 @@ struct KeyCase {
   const char* fallback;  // DeepSpeed's default as JSON; "-": needed, or none
   const char* value;
   Becomes becomes = kApplied;
-  const char* part = "";  // of the reason, or of the value as resolved
+  const char* part = "";  // text in the reason, or in the resolved value
 };
 
 /// A document as (path, JSON) pairs: paths may share blocks.

@@ -70,7 +70,7 @@ TEST(Schedule, AgreesWithTheReferenceVectors) {
   EXPECT_EQ(types, 5);
 }
 
-/// What becomes of a vector's parameters: rates, or nothing where they are refused.
+/// Returns the learning rates for a vector's parameters, or nothing if they are refused.
 std::optional<LrSchedule> schedule_of(const element& vector) {
   try {
     const Config config = config_of(vector);

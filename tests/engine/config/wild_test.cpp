@@ -1,5 +1,5 @@
-// Files as people keep them: "auto", old spellings, keys of other trainers, notes, blocks that are
-// switched off. What each becomes, and that a typo is an error still.
+// Config files as people keep them: "auto", old spellings, keys of other trainers, notes, blocks
+// that are switched off. Each is parsed as documented, and a typo is still an error.
 #include <algorithm>
 #include <string>
 #include <string_view>

@@ -117,7 +117,7 @@ TEST_F(TensorMemoryTest, BlocksKeepTheirBytesAndNoGapIsLost) {
   }
   blocks.clear();
   const std::size_t before = memory.used_bytes();
-  const c10::DataPtr all = memory.allocate(before - 128);  // what is free is one block again
+  const c10::DataPtr all = memory.allocate(before - 128);  // one free block again
   EXPECT_EQ(memory.used_bytes(), before);
 }
 

@@ -69,7 +69,7 @@ TEST(MeetingOfHosts, VersionsAreComparedFirst) {
                 own + "; start all ranks alike");
   EXPECT_THAT(error_of(here, "3 " + here.substr(2)),
               HasSubstr("the world size differs: rank 1 has 3, rank 0 has 2;"));
-  // What a peer says of itself is quoted, whatever it is.
+  // Text from a peer's hello is escaped before it is shown, whatever bytes it has.
   EXPECT_THAT(error_of(here, "2 \x1b[31m boot net x\ny"),
               HasSubstr("(on host x\\ny) has \\x1b[31m"));
   EXPECT_THAT(error_of(here, ""), HasSubstr("the world size differs"));
@@ -85,7 +85,7 @@ TEST(MeetingOfHosts, HostsOfOneNameAreToldApart) {
   EXPECT_EQ(distinct_names(taken), (std::vector<std::string>{"a", "a#2", "a#3"}));
 }
 
-// A build whose frames are others cannot say more than that.
+// Rank 0 is of a build with another handshake, so only the version can be compared.
 TEST(MeetingOfHosts, AnotherHandshakeIsSaidToBeAnotherVersion) {
   const Job job{.timeout = 700ms, .secret = kSecret};
   std::thread rank_0([&] {
@@ -120,8 +120,8 @@ TEST(MeetingOfHosts, AddressesThatOtherHostsCannotReachAreRefused) {
   EXPECT_THAT(testing::run({none}, 1s).front(),
               HasSubstr("2 [rendezvous] 1 of 2 ranks are on this host, and a test say nothing of "
                         "where rank 0 is; set MASTER_ADDR"));
-  // What is not an address's own text is a name: of the loopback, as many a host's own is to
-  // itself.
+  // "127.1" is not the text of an IP address, so it is resolved as a name, and it resolves to a
+  // loopback address, as the own name of many hosts does.
   Environment trap = of_two_hosts(job, 0);
   trap.master_address = "127.1";
   EXPECT_THAT(testing::run({trap}, 1s).front(),
@@ -141,7 +141,7 @@ TEST(MeetingOfHosts, TheInterfaceThatIsNamedIsTheOne) {
               StartsWith("2 [rendezvous] TANDEM_INTERFACE is none0, and no such interface"));
   EXPECT_EQ(testing::run({join(0, "lo"), join(1, "lo")}, job.timeout),
             (std::vector<std::string>{"", ""}));
-  // Rank 0 listens there, whatever its own name is to itself.
+  // Rank 0 listens at that interface, whatever address its own name resolves to.
   Environment trap = join(0, "lo");
   trap.master_address = "127.0.1.1";
   EXPECT_EQ(testing::run({trap, join(1, "")}, job.timeout), (std::vector<std::string>{"", ""}));
@@ -258,7 +258,8 @@ TEST_F(RanksOfHosts, AddInOneOrder) {
   }
 }
 
-/// Of two hosts with two ranks each: this rank's group over both, and that of its host.
+/// A rank's two groups where two hosts have two ranks each: one across the hosts, one within its
+/// host.
 struct Groups {
   std::unique_ptr<CollectiveBackend> over_hosts, of_host;
 };
@@ -272,7 +273,7 @@ Groups groups_of(ProcessGroup& group, Worker& worker) {
   return {std::move(over_hosts), made(fmt::format("host-{}", rank / 2), rank % 2)};
 }
 
-// Ranks 0 and 2 on two hosts, 0 and 1 on one, and each alone: all groups at once.
+// Two groups across hosts, two within a host, and each host's ranks alone: all at the same time.
 TEST_F(RanksOfHosts, GroupsAreOfOneHostOrOfSeveral) {
   const Job job{.world = 4, .secret = kSecret};
   const auto errors = on_two_hosts(job, [](ProcessGroup& group) {

@@ -209,7 +209,8 @@ TEST(ProcessGroup, ADoubledRankIsRefused) {
 }
 
 // ---- back ends for GPUs, on fakes ----
-/// Rank r says that it computes on gpus[r]; "": on the CPU. What each threw.
+/// Rank r reports that it computes on gpus[r], or on the CPU if that is "". Returns each rank's
+/// error.
 std::vector<std::string> make_backends(const std::vector<std::string>& gpus) {
   const testing::FakeCuda cuda(Clock::real());
   const Job job{.world = static_cast<int>(gpus.size())};

@@ -1,5 +1,5 @@
 // A real process of another user beside ranks that meet: it reads nothing, fills nothing, stops
-// nothing. What it gets from their shared memory: tests/actors/collectives/shm.
+// nothing. tests/actors/collectives/shm tests their shared memory against such a process.
 #include <cstring>
 #include <fstream>
 
@@ -38,8 +38,8 @@ std::string raw(T value) {
 }
 std::string with_length(const std::string& text) { return raw(std::uint64_t{text.size()}) + text; }
 
-/// Requests of c10d's store, which knows no secret: rank 1 has come already, and far too much to
-/// keep. What came back.
+/// Sends requests of c10d's store, which has no secret: that rank 1 has come, and far more data
+/// than the server may keep. Returns how many bytes came back.
 std::string speak_as_c10d(int port) {
   const OwnedDescriptor socket = dial(port);
   const std::string hello = raw(std::uint8_t{0}) + raw(std::uint32_t{0x3C85F7CE});
@@ -55,7 +55,7 @@ std::string speak_as_c10d(int port) {
   return fmt::format("c10d: {} bytes back", pull(socket, 1000).size());
 }
 
-/// The handshake without the secret. What came after the server's proof.
+/// Does the handshake without the secret. Returns how many bytes follow the server's proof.
 std::string guess_the_secret(int port) {
   const OwnedDescriptor socket = dial(port);
   const rendezvous::Opening opening{.nonce = rendezvous::random_nonce()};
@@ -128,7 +128,7 @@ TEST(Strangers, OfAnotherUserReadFillAndStopNothing) {
   ::close(over[1]);
 }
 
-// What listens at the port sends a byte now and then: each one comes in time, all of them do not.
+// The listener sends a byte every 100 ms: each byte comes in time, the whole answer does not.
 TEST(Strangers, WhoDripsBytesDoesNotOutlastTheDeadline) {
   const Job job{.timeout = 1s, .secret = std::string(64, 's')};
   const OwnedDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

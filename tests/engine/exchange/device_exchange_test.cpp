@@ -74,7 +74,7 @@ struct Machine {
   }
 };
 
-/// Of the fake's device.
+/// Integers in memory of the fake device.
 struct DevicePieces {
   DevicePieces(EventLoop& loop, std::size_t count)
       : device(loop, FakeCuda::api(), CudaDevice::Options{}),

@@ -11,7 +11,8 @@
 namespace tandem {
 namespace {
 
-/// Of the toy model at a ZeRO stage; units up to `threshold` elements stay replicated.
+/// Returns the toy model's slot classes at a ZeRO stage; units up to `threshold` elements stay
+/// replicated.
 SlotClasses classes_of(const Model& model, std::int64_t stage = 3, std::int64_t threshold = 0) {
   ZeroConfig zero;
   zero.stage = stage;

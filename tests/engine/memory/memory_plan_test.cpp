@@ -337,7 +337,7 @@ TEST(MemoryCheck, ShadowsThatAreChosenTakeNobodysRoom) {
     return report.plan.shadows.size();
   };
   EXPECT_EQ(shadows_with(needed + 0.5), 0U);
-  EXPECT_EQ(shadows_with(needed + 2), 2U);  // of 0.75 GiB
+  EXPECT_EQ(shadows_with(needed + 2), 2U);  // 0.75 GiB each
   EXPECT_EQ(shadows_with(1000), 15U) << "all but the last visit's";
   input.shadows_chosen = false;
   input.shape.shadows = {.units = 8, .bytes = SIZE_MAX};  // asked for: may be too many
@@ -368,7 +368,8 @@ TEST(MemoryCheck, SecondCopiesInTheFileAreThoseOfThePlan) {
   EXPECT_EQ(plan_memory(model, run).shadows, plan.shadows);
   EXPECT_EQ(plan_memory(model, run).host_total(), plan.host_total());
 
-  // Half is for others: of the rest those whose gradients come first.
+  // Half of the disk is left to others: shadows get the rest, first those whose gradients come
+  // first.
   limits.nvme = MemoryLimit{3 * without.nvme_total(), "there"};
   const MemoryPlan some = check_fit(model, input, limits).plan;
   EXPECT_THAT(some.shadows, ::testing::ElementsAre(11, 10, 9, 8, 7, 6));
@@ -377,7 +378,7 @@ TEST(MemoryCheck, SecondCopiesInTheFileAreThoseOfThePlan) {
   EXPECT_EQ(check_fit(model, input, limits).plan.shadows.size(), some.shadows.size() - 1);
   limits.nvme->bytes = 2 * without.nvme_total();
   EXPECT_TRUE(check_fit(model, input, limits).plan.shadows.empty());
-  // What lies in memory is not the disk's.
+  // Shadows in host memory take no room on the disk.
   limits.host->bytes *= 4;
   EXPECT_THAT(check_fit(model, input, limits).plan.shadows, ::testing::ElementsAre(15, 14, 13, 12));
 }

@@ -30,7 +30,7 @@ PlacementProblem problem_of(const Setting& setting, int world = 1) {
                            PlacementHardware::of(setting.sim, {.in_place = 10e9}), setting.overlap);
 }
 
-/// Of a device whose memory no shadow may have.
+/// Returns the bytes that the engine holds on the device where no shadow may take memory.
 std::size_t held_on_device(Setting setting, int world,
                            const std::vector<StatePlacement>& placements) {
   setting.placements = placements;
@@ -90,7 +90,7 @@ TEST(PlacementPlan, TheShadowsOfADeviceHaveAQuarterOfIt) {
       << "no other tensor gives up room for them";
 }
 
-// What lies on the device passes through host memory to be loaded and saved; nothing else does.
+// State on the device passes through host memory when it is loaded or saved; other state does not.
 TEST(PlacementPlan, LeavesRoomForThePassageOfWhatMovesAlone) {
   PlanInput input = input_of({}, 1);
   input.shape.shadows = {};

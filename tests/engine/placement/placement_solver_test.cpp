@@ -103,7 +103,7 @@ TEST(PlacementModel, OnTheDeviceNothingButComputeIsLeft) {
   EXPECT_NEAR(predict_step_s(problem, std::vector(12, kStreamed)), 72, 0.1);
 }
 
-// What of it the disk still has to do runs under the next forward, and backward behind that.
+// The rest of the disk's transfers runs under the next forward; backward waits for it.
 TEST(PlacementModel, StateOnNvmePassesTheDiskBehindTheVerdict) {
   constexpr StatePlacement kNvme = StatePlacement::kNvme;
   PlacementProblem problem = layers(12, 0.25, 0.75, 0.2, 0.1);
@@ -128,7 +128,7 @@ TEST(PlacementModel, MicroStepsRepeatComputeAndReductions) {
   EXPECT_NEAR(on_host(problem), 3, 0.6);
 }
 
-/// Of ten layers the inputs of 1 to 7 leave, each in `copy_s` of the link alone.
+/// With ten layers, copies the inputs of 1 to 7 out, each in `copy_s` of the link alone.
 PlacementProblem with_boundaries(PlacementProblem problem, double copy_s) {
   for (std::size_t b = 1; b + 3 <= problem.segments.size(); ++b) {
     problem.segments[b].boundary = problem.speeds.to_host * copy_s;

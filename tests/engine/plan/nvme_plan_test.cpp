@@ -1,5 +1,5 @@
-// What a plan puts on NVMe, and says of it: state, weights, second places; the share that a ratio
-// leaves, what the host's memory does not hold, and what is no disk.
+// The plan's placement and report for NVMe: state, weights, shadows; the share by a ratio, the
+// overflow of host memory, and the refusal of a path that is no disk.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -24,8 +24,8 @@ using toy::kNvme;
 
 const std::vector<StatePlacement> kAllOnNvme(5, kNvme);
 
-/// `host_bytes`: of a host elsewhere, whose figures do not depend on this process; its pool is so
-/// fast that the disk alone decides.
+/// `host_bytes` > 0: plans for another host with that memory, so that no figure depends on this
+/// process; its pool is so fast that the disk alone decides.
 RunPlan planned(const EngineOptions& options, const std::string& offload,
                 std::int64_t host_bytes = 0, const Model& model = toy::model()) {
   const Config config = parse_config(
@@ -223,14 +223,14 @@ TEST(NvmePlan, ThePlanHasWeightsThereBehindThoseThatMemoryKeeps) {
   EXPECT_EQ(computing.read, weights(plan, MemoryKind::kNvme));
   EXPECT_EQ(computing.written, in_file(MemoryPurpose::kGradients));
   EXPECT_EQ(kept.memory().nvme_computing.read, 0);
-  // Of updates: their state, of which fp32 weights are a part, and for the next forward the
-  // weights.
+  // Updates transfer their state, which includes the fp32 weights, and the weights for the next
+  // forward.
   const NvmeBytes& updating = plan.memory().nvme_updating;
   const std::int64_t state = in_file(MemoryPurpose::kMaster) + in_file(MemoryPurpose::kMoments);
   EXPECT_EQ(updating.read,
             state + 2 * weights(plan, MemoryKind::kNvme) + in_file(MemoryPurpose::kGradients));
   EXPECT_EQ(updating.written, state + weights(plan, MemoryKind::kNvme));
-  // State of the first units goes back to memory where there is room; of the others never.
+  // State of the first units moves back to host memory where it has room; that of the others stays.
   const RunPlan roomy = planned(options, there, std::int64_t{1} << 40);
   EXPECT_EQ(roomy.options.placements,
             (std::vector<StatePlacement>{kHost, kHost, kNvme, kNvme, kNvme}));

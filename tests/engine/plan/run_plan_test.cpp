@@ -1,5 +1,5 @@
-// What an embedder's program gets from plan_run() without a command line: a refusal with the plan's
-// table, and the placement that the rules of the header say.
+// The results of plan_run() in an embedder's program without a command line: a refusal with the
+// plan's table, and the placement by the header's rules.
 #include "engine/plan/run_plan.hpp"
 
 #include <gmock/gmock.h>
@@ -79,7 +79,7 @@ TEST(RunPlan, TheEngineTakesTheSolversPlacement) {
       << "without a plan all state stays on the host";
 }
 
-/// What the device is said to be decides: with no room there, all state is on the host.
+/// The reported memory of the device decides: without room there, all state is on the host.
 TEST(RunPlan, TheSolverKnowsTheDevicesMemory) {
   SimSpec tiny = kSlowLink;
   tiny.memory_bytes = 1;

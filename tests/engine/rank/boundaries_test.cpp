@@ -170,7 +170,7 @@ TEST(Boundaries, LeaveTheBitsAsTheyAreOnNvme) {
         Engine engine(std::move(args));
         EXPECT_EQ(steps_of(engine, setting), expected)
             << type << " " << name_of(overlap) << " share " << share;
-        // Of whole blocks of the file, each as long as the longest row's.
+        // The buffers hold whole blocks of the file, each as long as the longest row's boundary.
         const std::size_t longest =
             kRows * (kLength + 5) * toy::kHidden * (type == "fp32" ? 4U : 2U);
         EXPECT_EQ(engine.resident_bytes().boundaries,
@@ -181,7 +181,7 @@ TEST(Boundaries, LeaveTheBitsAsTheyAreOnNvme) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
-/// Of a run with micro-batches of the largest size.
+/// Plans the memory of a run with micro-batches of the largest size.
 MemoryPlan planned(const Setting& setting, double share) {
   const InitializeArgs args = arguments(setting, share);
   PlanInput input = PlanInput::of(toy::config_of(setting), args.options, 1);
@@ -273,7 +273,7 @@ TEST(Boundaries, AsManyLeaveAsTheDeviceHasNoRoomFor) {
                                 HasSubstr("smallest change that fits: "))));
   plan_with(0.6, half).require_fit();
 
-  // What is planned runs; what no plan has seen is refused in the step that it is too large for.
+  // A planned shape runs; a larger one is refused in the step that it is too large for.
   setting.sim.memory_bytes = static_cast<double>(half);
   const Batch batch = toy::batch(0, kRows, kLength);
   Engine(arguments(setting, 0.6)).train_step(std::span(&batch, 1));
@@ -313,7 +313,7 @@ double exposed_s(double copy_s) {
 
 TEST(Boundaries, AreWaitedForWhereTheLinkIsSlowerThanCompute) {
   EXPECT_LT(exposed_s(2e-3), 10e-3) << "in all five copies of 2 ms";
-  // Of a forward that takes 80 ms: five copies one after another, and the last visits.
+  // Forward computes for 80 ms; it ends after five copies in a row and the last visits.
   EXPECT_GT(exposed_s(60e-3), 150e-3);
 }
 

@@ -133,7 +133,7 @@ TEST(JointUpdates, ThePlanCountsWhatARankAllocates) {
 
 using Values = std::map<std::string, std::vector<double>>;
 
-/// What the second computation is to get wrong.
+/// A deliberate mistake in the reference computation.
 enum class Plant : std::uint8_t {
   kNone,
   kRatioOfHalf,        // LAMB: norms of a part of the tensor
@@ -312,7 +312,7 @@ struct Definition {
 };
 
 struct Distance {
-  double weights = 0;  // of the worst parameter, over its update
+  double weights = 0;  // the worst parameter's, over its update
   double norms = 0;    // relative
 };
 

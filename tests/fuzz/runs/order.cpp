@@ -1,4 +1,4 @@
-// What a node of a launch reads in place of its order, and what a host says of its ranks. The first
+// The text that a node of a launch reads as its order, or a host's news of its ranks. The first
 // byte says which.
 #include "tests/fuzz/fuzz.hpp"
 #include "tools/launch/node_link.hpp"

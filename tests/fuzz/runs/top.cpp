@@ -1,4 +1,4 @@
-// What a status socket answers, as `tandem top` shows it.
+// A status socket's answer, as `tandem top` shows it.
 #include <algorithm>
 
 #include "tests/fuzz/fuzz.hpp"

@@ -205,7 +205,7 @@ const CifarMoe kResidual{.experts = {2, 4},
                          .gate = {.k = 2, .min_capacity = 0, .noise = GateNoisePolicy::kJitter},
                          .aux_loss_coefficient = 0.01};
 
-/// What ranks get, all of them the same.
+/// Trains on `world` ranks and returns their outcome, which is the same on all of them.
 Outcome train_on_ranks(const CifarMoe& shape, const Setting& setting, int world) {
   const std::vector<Outcome> runs = on_ranks(world, [&](std::shared_ptr<Communicator> ranks) {
     return train(shape, setting, std::move(ranks));

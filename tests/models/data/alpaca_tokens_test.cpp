@@ -22,7 +22,7 @@ using test::expect_error;
 using Ids = std::vector<std::int32_t>;
 using Mask = std::vector<std::uint8_t>;
 
-constexpr std::int32_t kStart = 256;  // of tiny_tokenizer.hpp
+constexpr std::int32_t kStart = 256;  // as in tiny_tokenizer.hpp
 constexpr std::int32_t kEnd = 257;
 
 struct TokenRecord {

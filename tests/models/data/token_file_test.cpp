@@ -27,7 +27,7 @@ std::filesystem::path sample(std::string_view name) {
   return std::filesystem::path(TANDEM_SOURCE_DIR) / "tests/fuzz/corpus/token_file" / name;
 }
 
-/// Of the samples: record n tokens long holds these.
+/// Returns the tokens of a sample's record that is `length` tokens long.
 Ids ids_of(std::int32_t length, std::int32_t vocab_size) {
   Ids ids;
   for (std::int32_t t = 0; t < length; ++t) {

@@ -1,5 +1,5 @@
-// What plans know of the model families: units and tensors out of config.json alone, for those that
-// can be trained (the very units of the run) and those that are only described.
+// Plans for the model families: units and tensors from config.json alone, for families that can be
+// trained (the very units of the run) and for those that are only described.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>

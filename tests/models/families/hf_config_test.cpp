@@ -363,7 +363,7 @@ TEST(IoHfConfig, ReadsTheTextPartOfAGemma3WithEyes) {
   EXPECT_EQ(config.windows[0], 1024);
   EXPECT_EQ(config.dtype, "bfloat16");
   EXPECT_EQ(config.eos_token_ids, (std::vector<std::int64_t>{1, 106}));
-  const HfConfig again = parse(config.json);  // what is saved is the text model's
+  const HfConfig again = parse(config.json);  // the text model's, as saved
   EXPECT_EQ(again.model_type, "gemma3_text");
   EXPECT_EQ(again.num_key_value_heads, 4);
   EXPECT_EQ(again.dtype, "bfloat16");

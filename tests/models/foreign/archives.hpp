@@ -20,11 +20,11 @@ std::string raw(Number value) {
 struct RawEntry {
   std::string name;
   std::string bytes;
-  // What a test gets wrong:
+  // Mistakes that a test makes on purpose:
   std::uint16_t method = 0;
   std::string local_name = {};  // another than the directory's
-  int shift = 0;                // of the directory's offset
-  int grow = 0;                 // of the directory's size
+  int shift = 0;                // added to the directory's offset
+  int grow = 0;                 // added to the directory's size
 };
 
 /// A zip archive of stored entries without checksums.

@@ -28,7 +28,7 @@ constexpr std::int64_t kAccumulation = 2;
 
 struct Limits {
   double loss;    // absolute
-  double update;  // of what the steps changed, L2, per tensor
+  double update;  // error of a tensor's change in the steps, L2
 };
 
 fs::path golden() { return test::deepspeed_checkpoints(); }

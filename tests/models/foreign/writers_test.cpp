@@ -1,5 +1,5 @@
-// What is written of a foreign checkpoint: DeepSpeed's universal form and safetensors, read back by
-// ourselves and by torch.
+// Writers of foreign checkpoints: DeepSpeed's universal form and safetensors, read back by this
+// tree and by torch.
 #include <fstream>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// What is between matmuls, on the host and on a real GPU, where there is one: both are held to the
-// same formulas in double, and a GPU to the same bits in every run.
+// The kernels between matmuls, on the host and, if there is one, on a real GPU: both are held to
+// the same formulas in double, and a GPU to the same bits in every run.
 #include "models/gpu/row_kernels.hpp"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ using Call = std::function<void(const RowKernels&, const std::vector<void*>&, vo
 
 constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
 
-/// Leaves `tensors` as they are; what they are after the call. `gpu`: null for the host.
+/// Returns `tensors` as the call leaves them, and keeps the originals. `gpu`: null for the host.
 Tensors outcome(OnGpu* gpu, const Tensors& tensors, const Call& call) {
   Tensors all;
   for (const at::Tensor& tensor : tensors) {
@@ -85,7 +85,7 @@ at::Tensor in_double(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.to(at::kDouble).requires_grad_(true) : tensor;
 }
 
-/// What is written has no number before.
+/// Returns an output tensor full of NaN, so that an element that a kernel leaves out is seen.
 at::Tensor unwritten(at::IntArrayRef shape, at::ScalarType type) {
   return at::full(shape, std::numeric_limits<double>::quiet_NaN(), at::TensorOptions().dtype(type));
 }

@@ -32,8 +32,8 @@ inline at::Tensor rotated(const at::Tensor& x_BHTD, double theta) {
   return x_BHTD * cosine + halves * sine;
 }
 
-/// What a case has no use for may be undefined. sinks: [heads]; factors: [B * heads * T, T], of the
-/// probabilities.
+/// A tensor that a case does not use may be undefined. sinks: [heads]; factors, for the
+/// probabilities: [B * heads * T, T].
 struct AttentionTensors {
   at::Tensor q_norm;
   at::Tensor k_norm;

@@ -35,12 +35,12 @@ DropMask mask_of(double rate, std::int64_t number = 5, DropPlace place = DropPla
   return drop_mask(rate, 42, number, 3, place);
 }
 
-/// What the mask makes of ones: 0 or the scale. By our kernels.
+/// Returns our kernels' dropout of ones: 0 or the scale.
 at::Tensor factors(const DropMask& mask, std::int64_t rows, std::int64_t width) {
   return dropped(at::ones({rows, width}), {}, mask);
 }
 
-/// 1 where something stays, -1 where not, less the mean.
+/// Returns 1 where an element stays and -1 where it is dropped, less the mean.
 at::Tensor signs(const DropMask& mask, std::int64_t rows, std::int64_t width) {
   const at::Tensor stays = factors(mask, rows, width).gt(0).to(at::kDouble);
   return stays - stays.mean();

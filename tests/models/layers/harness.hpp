@@ -117,7 +117,7 @@ class MathHarness {
     return out;
   }
 
-  /// What plain operations left at the leaves, as the engine takes it over.
+  /// Adds the gradients that plain operations left at the leaves, as the engine does.
   void collect_autograd_gradients() {
     for (auto& unit : weights_) {
       for (Weight& weight : unit) {

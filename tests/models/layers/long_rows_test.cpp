@@ -32,7 +32,7 @@ constexpr std::int64_t kWidth = 12, kInner = 20;
 class LongRows : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   at::ScalarType type() const { return GetParam(); }
-  /// Of sums over thousands of tokens, rounded once.
+  /// The relative error allowed for sums over thousands of tokens that are rounded once.
   double limit() const { return type() == at::kFloat ? 1e-5 : type() == at::kHalf ? 4e-3 : 2e-2; }
   void expect_gradients(Parameters& p) const {
     for (std::size_t i = 0; i < p.size(); ++i) {
@@ -65,7 +65,7 @@ TEST_P(LongRows, NormLinearAndLinear) {
   expect_gradients(p);
 }
 
-/// What forward and backward of the MLP half leave, in or out of a recomputation.
+/// Results of forward and backward of the MLP half, in or out of a recomputation.
 struct Left {
   at::Tensor y, dx, gradients;
 };
@@ -164,7 +164,8 @@ TEST_P(LongRows, BitsDoNotDependOnThreads) {
 
 TEST(TokenTiles, ATilesMaskIsThatOfItsRows) {
   DropMask mask = drop_mask(0.3, 42, 5, 3, DropPlace::kUpAdapters);
-  // Of all rows, and of the second half of each of two rows of 5000 tokens that ranks share.
+  // The mask covers all rows, or the second half of each of two rows of 5000 tokens that ranks
+  // share.
   for (const DropRows& rows : {DropRows(), DropRows{.run = 2500, .stride = 5000, .first = 2500}}) {
     mask.rows = rows;
     const at::Tensor all = dropped(at::ones({5000, 7}), {}, mask);

@@ -38,7 +38,7 @@ class Parameters {
       Weight& weight = weights_.emplace_back();
       weight.value = values_.narrow(0, begin, t.numel()).view(t.sizes()).detach();
       weight.value.copy_(t);
-      // What the reference sees: the value after rounding to the type.
+      // The reference gets the value after rounding to the type.
       reference_.push_back(weight.value.to(at::kDouble).requires_grad_(true));
       weight.value.requires_grad_(true);
       weight.grad = gradients_.narrow(0, begin, t.numel()).view(t.sizes());

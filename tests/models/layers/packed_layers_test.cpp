@@ -25,7 +25,7 @@ using test::Parameters;
 using test::random;
 using test::relative_error;
 
-using Lengths = std::vector<std::vector<std::int64_t>>;  // of each row's documents
+using Lengths = std::vector<std::vector<std::int64_t>>;  // [row][document]
 
 /// [B, T].
 at::Tensor positions_of(const Lengths& rows) {

@@ -16,9 +16,9 @@
 namespace tandem::test {
 
 struct LoraOracle {
-  std::string name;     // of the case
+  std::string name;     // the case's
   std::string base;     // folder of the base model's checkpoint
-  std::string targets;  // what was asked of PEFT
+  std::string targets;  // as given to PEFT
 
   [[nodiscard]] std::filesystem::path folder() const { return shared("oracles/lora") / name; }
   [[nodiscard]] std::filesystem::path checkpoint() const { return shared("oracles/lora") / base; }

@@ -24,13 +24,13 @@ namespace fs = std::filesystem;
 using test::LoraOracle;
 using test::read;
 
-constexpr int kMicroBatches = 2;  // of a step
+constexpr int kMicroBatches = 2;  // per step
 
 struct Way {
   int stage = 0;
   int ranks = 1;
   bool recomputes = false;
-  std::string offload = "none";  // of the optimizer
+  std::string offload = "none";  // the optimizer's
 };
 
 std::string config_text(const Way& way) {

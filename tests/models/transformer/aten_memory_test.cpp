@@ -1,4 +1,4 @@
-// What the layers of a device hold beside the memory plan's figures, counted by ATen's allocator on
+// The memory of a device's layers beside the memory plan's figures, counted by ATen's allocator on
 // the CPU, where attention is fused as it is on a GPU.
 #include "models/transformer/aten_memory.hpp"
 

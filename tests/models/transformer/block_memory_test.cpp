@@ -1,4 +1,4 @@
-// What the CPU's own layers hold beside the memory plan's figures, counted by ATen's allocator.
+// The memory of the CPU's own layers beside the memory plan's figures, counted by ATen's allocator.
 #include "models/transformer/block_memory.hpp"
 
 #include <array>

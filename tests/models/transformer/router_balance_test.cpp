@@ -76,14 +76,14 @@ TEST(RouterBalance, IsTheFormulaOverAllLayersWithoutPadding) {
 TEST(RouterBalance, PaddingIsWhatLiesBehindALengthWhereThatIsKnown) {
   const at::Tensor labels = at::arange(3 * 7, at::kLong).view({3, 7}).clone();
   at::Tensor tokens = at::ones({3, 7}, at::kDouble);
-  labels[0].narrow(0, 2, 5).fill_(-100);  // of 6 tokens
+  labels[0].narrow(0, 2, 5).fill_(-100);  // 6 tokens
   tokens[0].narrow(0, 6, 1).fill_(0);
-  labels[1].fill_(-100);  // of 4, none learnt
+  labels[1].fill_(-100);  // 4 tokens, none learnt
   tokens[1].narrow(0, 4, 3).fill_(0);
   const at::Tensor lengths = at::tensor({6, 4, 7}, at::kLong);
   compare({.labels = labels, .lengths = lengths}, tokens.view(-1), false);
   compare({.labels = labels, .lengths = lengths}, tokens.view(-1), true);
-  // Of a pack all tokens of its documents count.
+  // In a packed row all tokens of its documents count.
   const at::Tensor positions = at::arange(7, at::kLong).expand({3, 7}).contiguous();
   compare({.labels = labels, .positions = positions, .lengths = lengths}, tokens.view(-1), false);
 }

@@ -40,7 +40,7 @@ struct Tracked {
   static inline std::atomic<int> alive{0};
 };
 
-/// What a scenario is made of, besides its run().
+/// The parts of a scenario, besides its run().
 class Scenario {
  public:
   virtual ~Scenario() = default;
@@ -84,7 +84,7 @@ struct Round {
   int steps = 0;
   int passed = 0;
   bool finished = false;
-  std::string waited_for;  // what run() awaited when it was stopped; empty: nothing with a name
+  std::string waited_for;  // run()'s wait at the stop; empty: it had no name
 };
 
 constexpr int kMostSteps = 2'000'000;

@@ -393,7 +393,7 @@ constexpr Covered kAwaitables[] = {
     {"io/file_io.hpp", "\"file\"", "file"},
     {"io/asio_await.hpp", "\"asio\"", "asio"},
     {"detail/mailbox/mailbox.hpp", "\"message\"",
-     ""},  // of the actor's own task, which Handlers stops; run() itself never awaits it
+     ""},  // the actor's own task awaits it, which Handlers stops; run() never does
     {"detail/mailbox/mailbox_await.hpp", "kTypeName<M>", "Fill"},
     {"detail/mailbox/mailbox_await.hpp", "kTypeName<R>", "Question"},
     {"io/net.hpp", "\"net\"", "net"},

@@ -89,8 +89,8 @@ struct Events : Scenario {
   Latch plain_latch{1};
 };
 
-// What is taken out of a channel was sent, in its order, each value once; what a stopped send had
-// is not in it. The other end is between(), some steps later.
+// Values come out of a channel in the order of their sends, each once; a value of a stopped send
+// does not come out. The other end is between(), some steps later.
 struct Channels : Scenario {
   using Scenario::Scenario;
   struct Value {

@@ -1,6 +1,6 @@
-// What a stop of a scope is for its actors and for those who ask them: sends between actors end
-// with Stopped, which is no failure, and an asker elsewhere gets ActorClosed, whatever the handler
-// was doing.
+// A stop of a scope, for its actors and for those who ask them: sends between actors end with
+// Stopped, which is no failure, and an asker elsewhere gets ActorClosed, whatever the handler was
+// doing.
 #include <string>
 #include <utility>
 

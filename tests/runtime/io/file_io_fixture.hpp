@@ -1,5 +1,5 @@
-// tests/runtime/io/file_io_fixture.hpp — what the tests of file operations share: all of them run
-// on both back ends.
+// tests/runtime/io/file_io_fixture.hpp — the fixture of all tests of file operations, which run on
+// both back ends.
 #pragma once
 
 #include <cstddef>

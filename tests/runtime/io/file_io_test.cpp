@@ -220,7 +220,7 @@ TEST_P(FileIoTest, ShortTransfersAndInterruptionsAreCarriedThrough) {
     switch (call % 5) {
       case 0:
         return FileFault{.error_number = EINTR};
-      case 3:  // of io_uring, if a signal arrives while it starts a worker
+      case 3:  // as io_uring has if a signal arrives while it starts a worker
         return FileFault{.error_number = ECANCELED};
       case 1:
         return FileFault{.bytes_max = 7'001 * call};

@@ -1,4 +1,4 @@
-// What net.hpp promises, over every kind of net.
+// The promises of net.hpp, over every kind of net.
 #include <atomic>
 #include <cstring>
 #include <vector>

@@ -1,5 +1,5 @@
-// What the runtime leaves of a process's signals and descriptors: handlers as they were, nothing
-// for a program that is executed, and a broken pipe as an error.
+// The runtime's effect on a process's signals and descriptors: handlers stay as they were, an
+// executed program inherits no descriptor, and a broken pipe is an error.
 #include "runtime/io/signals.hpp"
 
 #include <csignal>
@@ -67,7 +67,8 @@ TEST(SignalsLeft, AHandlerThatTheProgramSetMeanwhileStays) {
   std::signal(SIGUSR1, SIG_DFL);
 }
 
-// Of this process, that an executed program would get; without the first three.
+// Counts this process's descriptors that an executed program would inherit, without the first
+// three.
 int inherited_descriptors() {
   int count = 0;
   for (int descriptor = 3; descriptor < 1024; ++descriptor) {

@@ -24,8 +24,8 @@ using ::testing::HasSubstr;
 
 constexpr bool kSanitized = kAddressSanitizer || kThreadSanitizer;
 
-/// What `body` throws in a process that has address space for a few more stacks only. Its end must
-/// be an orderly one.
+/// Returns the error of `body` in a process that has address space for only a few more stacks. The
+/// process must end in an orderly way.
 template <class Body>
 std::string error_with_little_room(Body body) {
   const testing::ChildProcess child([&](int pipe) {

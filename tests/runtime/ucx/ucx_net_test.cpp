@@ -1,5 +1,5 @@
-// What only a net over UCX can show: ranks that are processes and die, ranks that leave, other
-// runs' messages, memory that is registered.
+// Tests that only a net over UCX can have: ranks that are processes and die, ranks that leave,
+// other runs' messages, memory that is registered.
 #include "runtime/ucx/ucx_net.hpp"
 
 #include <array>

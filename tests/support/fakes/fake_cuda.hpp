@@ -50,8 +50,8 @@ class FakeCuda {
   static FakeCuda& of_test() { return *current(); }
 
   // ---- what a test sets and sees ----
-  std::size_t memory_bytes = std::size_t{1} << 30;  // of each device
-  std::size_t pinned_limit = SIZE_MAX;              // of one piece
+  std::size_t memory_bytes = std::size_t{1} << 30;  // per device
+  std::size_t pinned_limit = SIZE_MAX;              // per piece
   Duration copy_cost = std::chrono::microseconds(1);
   int devices = 8;
   int driver = 13000;
@@ -93,7 +93,7 @@ class FakeCuda {
   }
   [[nodiscard]] bool is_high(void* stream) const { return static_cast<Stream*>(stream)->high; }
 
-  /// As a kernel's launch. Of anyone who holds no lock of the fake.
+  /// Queues work on the stream, as a kernel's launch does. The caller holds no lock of the fake.
   void launch(void* stream, Work work) {
     const Uncounted uncounted;
     const std::lock_guard lock(mutex_);
@@ -110,8 +110,8 @@ class FakeCuda {
     Work work = {};
     Event* reaches = nullptr;
     Event* waits_for = nullptr;
-    std::uint64_t number = 0;       // of the event's records
-    const std::byte* to = nullptr;  // of a copy
+    std::uint64_t number = 0;       // among the event's records
+    const std::byte* to = nullptr;  // a copy's
     const std::byte* from = nullptr;
     std::size_t bytes = 0;
   };
@@ -329,7 +329,7 @@ inline const CudaApi& FakeCuda::api() {
       .destroy_stream =
           [](void*) {
             const std::lock_guard lock(of_test().mutex_);
-            --of_test().live_streams_;  // what is queued runs on
+            --of_test().live_streams_;  // queued work runs on
             return 0;
           },
       .make_event =

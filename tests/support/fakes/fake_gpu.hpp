@@ -1,7 +1,7 @@
 // tests/support/fakes/fake_gpu.hpp — a GPU for the engine, on the fake of CUDA's calls: ATen
 // computes on the CPU, in the stream's time.
 //
-// Device memory is host memory, so tensors are at::kCPU's. What the lane queues is called when the
+// Device memory is host memory, so tensors are at::kCPU's. Work that the lane queues runs when the
 // fake stream comes to it and its cost has passed, not before: a slot that is overwritten or read
 // too early shows in the bits.
 #pragma once

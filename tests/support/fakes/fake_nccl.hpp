@@ -44,7 +44,7 @@ class FakeNccl {
 
   // ---- what a test sets and sees; set before ranks run ----
   int questions = 0;  // until a launch, or the making of a communicator, is no longer in progress
-  Duration cost = std::chrono::microseconds(20);  // of an operation once all ranks are there
+  Duration cost = std::chrono::microseconds(20);  // an operation's, once all ranks are there
   std::size_t per_host = kRanksMax;               // ranks, which are neighbours
   Duration host_cost{0};                          // more, of an operation between hosts
   std::vector<bool> cut_off = flags();            // hosts from which NCCL reaches no other one
@@ -136,7 +136,7 @@ class FakeNccl {
   [[nodiscard]] std::size_t host_of(int rank) const {
     return static_cast<std::size_t>(rank) / per_host;
   }
-  /// Of ranks 0 to world - 1.
+  /// Whether ranks 0 to world - 1 are on several hosts.
   [[nodiscard]] bool has_hosts(const Clique& clique) const { return host_of(clique.world - 1) > 0; }
 
   static FakeNccl*& current() {
@@ -282,8 +282,8 @@ class FakeNccl {
     }
   }
 
-  // What this call of this rank gives to others is copied to them, so that no rank's operand is
-  // read after it was written.
+  // Copies the blocks that this call of this rank gives to the other ranks, so that no rank's
+  // operand is read after it was written.
   static void move(const Meeting& meeting, int rank, std::size_t i, const Call& call) {
     const auto give = [](void* to, const void* from, std::size_t bytes) {
       check(to, bytes);

@@ -11,7 +11,7 @@
 
 namespace tandem::testing {
 
-/// What takes long on the device: then what must wait for it is put to the test.
+/// The work that is slow on the device, so that a missing wait for it shows.
 struct Pace {
   const char* name;
   Duration segment;

@@ -20,7 +20,7 @@
 
 namespace tandem::testing {
 
-/// What the ranks of each group tell each other beside NCCL. Any thread.
+/// The messages between the ranks of each group beside NCCL. Any thread.
 class FakeGroups {
  public:
   [[nodiscard]] FakePeers& of(const RankGroup& group) {

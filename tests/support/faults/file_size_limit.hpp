@@ -1,7 +1,7 @@
 // tests/support/faults/file_size_limit.hpp — a disk that fills up, by the system's limit of a
 // file's size: a write ends short there, and the next one with EFBIG.
 //
-// Of the whole process, so of no two at the same time.
+// The limit holds for the whole process, so two of them cannot be alive at the same time.
 #pragma once
 
 #include <csignal>

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of a disk, of updates and of a GPU alike; a drill gives others.
+/// The rate of a disk, of updates and of a GPU alike; a drill sets others.
 constexpr const char* kRate = "1e10";
 
 /// Whether the variable comes from a launcher, and would make of a test one of its ranks.

@@ -87,8 +87,8 @@ inline std::vector<std::string> run(
   return errors;
 }
 
-/// A connection to the port, once something listens there; none after ten seconds. What it receives
-/// waits 20 s at most.
+/// Returns a connection to the port, once a process listens there; none after ten seconds. A read
+/// from it waits 20 s at most.
 inline OwnedDescriptor dial(int port) {
   const sockaddr_in address = loopback(port);
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);

@@ -1,5 +1,6 @@
-// tests/support/strangers/shm_hello.hpp — what ranks of one host say when they meet, said by a test
-// in their place. The layout is that of the Hello in actors/collectives/shm/shm_bootstrap.cpp.
+// tests/support/strangers/shm_hello.hpp — the hello that ranks of one host send when they meet,
+// sent by a test in their place. The layout is that of the Hello in
+// actors/collectives/shm/shm_bootstrap.cpp.
 #pragma once
 
 #include <cstddef>

@@ -31,7 +31,7 @@ class OnHost {
           }
         }) {}
 
-  /// What it threw, with its exit code. Once.
+  /// Returns the exit code and the error that the process threw. Call it once.
   [[nodiscard]] std::string error() const {
     const std::string text = process_.text();
     return fmt::format("{} {}", WEXITSTATUS(process_.wait()), text);
@@ -52,7 +52,7 @@ inline Environment of_two_hosts(const Job& job, int rank) {
   return environment;
 }
 
-/// What each rank threw. Skipped where a process cannot have a host's name of its own.
+/// Returns each rank's error. Skipped where a process cannot have a host's name of its own.
 inline std::vector<std::string> on_two_hosts(
     const Job& job, const std::function<void(ProcessGroup&)>& body,
     const std::function<ReductionOrder(int rank)>& order = [](int) {

@@ -49,7 +49,7 @@ inline TrainingRun go_on(Engine& engine, const Setting& setting, std::int64_t la
   return go_on(engine, setting, last, [](const StepResult&) {});
 }
 
-/// What `whole` has from step `from` on.
+/// Returns the part of `whole` from step `from` on.
 inline TrainingRun rest_of(const TrainingRun& whole, std::int64_t from) {
   TrainingRun rest = whole;
   for (std::vector<double>* list : {&rest.losses, &rest.norms, &rest.scales}) {

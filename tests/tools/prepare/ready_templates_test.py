@@ -23,7 +23,7 @@ END = "<|endoftext|>"
 TEXTS = ("Hi", "", "  two\n\n", "<think>\nhm\n</think>\n\nyes", "<think>a</think>b", "</think>x", "<think>\n\n</think>\n\nyes", "\n\nlead",
          "<tool_response>\nz\n</tool_response>", 'é"\\ü日本', "a</think>b</think>c", "<think><think>q\n\n</think>\n")
 TOOLS = [{"type": "function", "function": {"name": "moon", "parameters": {"type": "object", "properties": {"é": {"type": "string"}}}}}]
-# Of what the published templates make of CHATS: Qwen3-0.6B, Phi-3-mini-4k-instruct, Phi-4-mini-instruct.
+# Hashes of the published templates' output for CHATS: Qwen3-0.6B, Phi-3-mini-4k-instruct, Phi-4-mini-instruct.
 HASHES = {
     "phi3": "2c5b6d7cca2909f3bccce27bb5359c05f5d40d670a140e2699147a6ab53f26f5",
     "phi4_mini": "96302bcedb8e746698e8ff1573476eb63b72d9fa54fa32aaccbd0914e7725266",
@@ -108,7 +108,7 @@ class ReadyTemplates(PrepareTest):
     def test_several_turns_are_learnt_and_the_refusal_names_the_way(self):
         turns = [{"role": role, "content": text} for role, text in (("user", "Name it."), ("assistant", "<think>\nhm\n</think>\n\nThe oskel."), ("user", "And?"), ("assistant", "No."))]
         data = self.write("d.jsonl", [{"messages": turns}])
-        # What is learnt of the first answer and of the last one.
+        # The parts of the first answer and of the last one that are learnt.
         learnt = {"qwen3": ["The oskel.<|im_end|>\n", "<think>\n\n</think>\n\nNo.<|im_end|>\n"], "phi3": ["<think>\nhm\n</think>\n\nThe oskel.<|end|>\n", f"No.<|end|>\n{END}"],
                   "phi4_mini": ["<think>\nhm\n</think>\n\nThe oskel.<|end|>", f"No.<|end|>{END}"]}
         for name in ready_names():

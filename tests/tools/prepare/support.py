@@ -1,4 +1,4 @@
-"""What the tests of tools/prepare/ share: ./tandem prepare in this process, and a token file read by other means."""
+"""The common part of the tests of tools/prepare/: ./tandem prepare in this process, and a token file read by other means."""
 
 import contextlib
 import io

@@ -316,7 +316,7 @@ TEST(HostsBackend, AStoppedRankIsNamedByAll) {
   }
 }
 
-/// Of ranks that are all on one host.
+/// A net for ranks that are all on one host: it must get no operation.
 class NoNet final : public NetBackend {
  public:
   NoNet(std::uint32_t rank, std::uint32_t world) : rank_(rank), world_(world) {}

@@ -298,7 +298,7 @@ TEST(EndOfWaits, IsTheRankThatWaitsForNone) {
   EndOfWaits end = end_of({{1, for_ranks({2})}, {2, for_ranks({3})}}, 0, 1);
   EXPECT_EQ(end.rank, 3U);
   EXPECT_EQ(end.why, Why::kWaitsForNone);
-  // What a silent rank said last does not count.
+  // The last word of a silent rank does not count.
   end = end_of({{1, for_ranks({2})}, {2, for_ranks({0, 1}, true)}}, 0, 1);
   EXPECT_EQ(end.rank, 2U);
   EXPECT_EQ(end.why, Why::kIsSilent);

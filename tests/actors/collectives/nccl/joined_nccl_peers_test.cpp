@@ -1,4 +1,4 @@
-// What ranks of several hosts tell each other beside NCCL, over real memory and frames: a host is a
+// Messages between ranks of several hosts beside NCCL, over real memory and frames: a host is a
 // group of threads with shared memory of their own, and UCX joins them on the loopback. The back
 // end on it, on fakes of CUDA and NCCL, has the bits of one host.
 #include "actors/collectives/nccl/joined_nccl_peers.hpp"

@@ -60,8 +60,8 @@ constexpr std::size_t kShards[] = {512, 512 * 67};
 struct Reduction {
   NcclRank* rank;
   DType type;
-  std::size_t elements;  // of the block
-  std::size_t shard;     // of the accumulator
+  std::size_t elements;  // in the block
+  std::size_t shard;     // in the accumulator
   bool all;
   std::vector<float>* sum;
   GradientNorm* norm;
@@ -150,8 +150,8 @@ TEST_P(NcclReductions, AllReduceToTheSameBitsEverywhere) {
   EXPECT_TRUE(w.nccl.mismatches().empty());
 }
 
-/// What comes of two rounds of NCCL's own sums, of fakes: from the last rank to the first, rounded
-/// to the type, and then added.
+/// Returns two rounds of NCCL's own sums, as the fakes make them: from the last rank to the first,
+/// rounded to the type, and then added.
 std::vector<float> own_sums_of(std::uint32_t world, DType type, std::size_t n) {
   std::vector<float> all(n), sum(n);
   std::vector<std::byte> block(n * bytes_of(type));

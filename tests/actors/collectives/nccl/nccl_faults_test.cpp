@@ -1,4 +1,4 @@
-// What ranks with GPUs say when a device hangs or fails, and when NCCL does, beside
+// Errors of ranks with GPUs when a device hangs or fails, or when NCCL does, beside
 // tests/actors/collectives/rank_faults_test.cpp: in all operations every rank ends in bounded time,
 // with its communicators aborted, and names what it knows.
 #include <latch>
@@ -229,7 +229,7 @@ TEST(NcclFaults, HostMemoryThatCannotBePinnedIsRefused) {
   NcclWorld later(1);
   later.connect();
   later.cuda.pinned_limit = 0;
-  EXPECT_EQ(later.ranks[0].backend->allocate(100)[99], std::byte{0});  // of the piece there is
+  EXPECT_EQ(later.ranks[0].backend->allocate(100)[99], std::byte{0});  // fits the last piece
   EXPECT_THAT([&] { (void)later.ranks[0].backend->allocate(std::size_t{64} << 20); },
               ThrowsError(ExitCode::kRefused));
 }
@@ -319,7 +319,7 @@ std::vector<std::string> run_on_threads(FakeNccl& nccl, std::uint32_t world, int
         errors[r] = error.what();
       }
       errors[r] += at.process_end;
-      all_ended.arrive_and_wait();  // what is queued reads and writes other ranks' memory
+      all_ended.arrive_and_wait();  // queued work uses other ranks' memory
       if (r == 0 && let_go != nullptr) {
         nccl.let_abort_go();
         *let_go = true;
@@ -346,7 +346,7 @@ TEST(NcclThreads, AreAbortedByIt) {
   FakeNccl nccl;
   nccl.stands_still[1] = true;
   for (const std::string& error : run_on_threads(nccl, 3, 1, 50ms, nullptr)) {
-    // Who is slow to begin is told apart from a device that stands still.
+    // The error tells a rank that is slow to begin from a device that stands still.
     EXPECT_THAT(error,
                 ::testing::ContainsRegex(
                     "(did not arrive at all-gather 0|all-gather 0 did not end) within 0.05 s"));

@@ -44,11 +44,11 @@ class Ids {
 };
 
 struct Result {
-  std::vector<float> shard;  // of reduce-scatters
-  std::vector<float> all;    // of all-reduces
+  std::vector<float> shard;  // result of reduce-scatters
+  std::vector<float> all;    // result of all-reduces
   std::vector<float> gathered;
-  GradientNorm norm;      // of the shard
-  GradientNorm all_norm;  // of the all-reduced
+  GradientNorm norm;      // the shard's
+  GradientNorm all_norm;  // the all-reduced block's
 };
 
 /// Operands on the device, and the host's copies of them.

@@ -58,8 +58,8 @@ struct Rank {
   std::optional<std::uint32_t> blames;
   std::string failure;
   TimePoint ended_at;
-  std::vector<float> sum;  // of the shard
-  std::vector<float> all;  // of an all-reduce
+  std::vector<float> sum;  // a reduce-scatter's shard
+  std::vector<float> all;  // an all-reduce's result
 };
 
 struct Options {

@@ -1,5 +1,5 @@
-// What ranks of one host tell each other beside NCCL: decisions, who is behind, who is at fault;
-// and the whole back end on it, ranks as threads on fakes of CUDA and NCCL.
+// Messages between ranks of one host beside NCCL: decisions, the rank that is behind, the rank at
+// fault; and the whole back end on it, ranks as threads on fakes of CUDA and NCCL.
 #include "actors/collectives/nccl/shm_nccl_peers.hpp"
 
 #include <array>

@@ -1,4 +1,4 @@
-// What only ranks over shared memory have to say when one of them is at fault, beside
+// Errors that only ranks over shared memory have when one of them is at fault, beside
 // tests/actors/collectives/rank_faults_test.cpp; and nothing is left behind.
 #include <atomic>
 #include <csignal>
@@ -55,7 +55,7 @@ TEST(ShmBackend, ADeadlineNamesRankOperationAndLimit) {
   EXPECT_THAT(errors[0], HasSubstr("rank 1 did not arrive at reduce-scatter 5 within 0.4 s"));
 }
 
-// Of ranks 2 and 3 of four; rank 0 is on another host.
+// The two ranks here are ranks 2 and 3 of four; rank 0 is on another host.
 TEST(ShmBackend, ARankThatWaitsForAnotherHostIsNotTheOneAtFault) {
   std::atomic<bool> has_ended = false;
   const auto errors =
@@ -127,7 +127,7 @@ TEST(ShmBackend, AStoppedRankIsSaidInTimeAndNamedAtTheDeadline) {
   int errors[2];
   ASSERT_EQ(::pipe2(errors, O_CLOEXEC), 0);
   const int terminal = ::dup(2);
-  ::dup2(errors[1], 2);  // of both ranks
+  ::dup2(errors[1], 2);  // both ranks write there
   std::vector<std::unique_ptr<RankProcess>> ranks;
   for (options.rank = 0; options.rank < 2; ++options.rank) {
     ranks.push_back(endless(options));

@@ -1,5 +1,5 @@
-// What processes without the job's secret, other users' and this one's, get from ranks that meet;
-// and what a rank with a damaged or hostile peer does.
+// Processes without the job's secret, of other users or of this one, get nothing from ranks that
+// meet; and a rank with a damaged or hostile peer ends with a clear error.
 #include <atomic>
 #include <cstring>
 #include <fstream>
@@ -151,7 +151,7 @@ TEST(ShmStrangers, NamesTellNothingOfTheJob) {
 }
 
 // ---- a process of the same user --------------------------------------------
-/// What rank 0 of 2 says when a process calls it as rank 1 and hands it `memory`.
+/// Returns rank 0's error when a process calls it as rank 1 of 2 and hands it `memory`.
 std::string error_with_caller(ShmHello hello, bool knows_job, int memory) {
   const std::string job = random_job();
   if (knows_job) {
@@ -221,7 +221,7 @@ struct HostileRank {
   }
 };
 
-/// What rank 1 throws in its first operation of `kind`, while rank 0 does as `act` says.
+/// Returns rank 1's error in its first operation of `kind`, while rank 0 does as `act` says.
 std::string error_beside(const std::function<void(HostileRank&)>& act, bool reduces = false) {
   const std::string job = random_job();
   std::atomic<bool> ended = false;

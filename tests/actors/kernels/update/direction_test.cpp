@@ -188,8 +188,8 @@ const std::string kFolder = TANDEM_SOURCE_DIR "/../shared/oracles/lamb_muon/";
 struct LambCase {
   const char* name;
   UpdateConfig config;
-  double limit;              // of the error, over the update's norm: the oracle's
-  double max_grad_norm = 0;  // of the kernel's own clipping
+  double limit;              // the error over the update's norm, from the oracle
+  double max_grad_norm = 0;  // for the kernel's own clipping
 };
 void PrintTo(const LambCase& one, std::ostream* out) { *out << one.name; }
 

@@ -117,7 +117,7 @@ struct LayoutShard {
   UpdateConfig config;
   LayoutCase types;
   std::size_t elements;
-  std::size_t shift;  // of every array, against any alignment
+  std::size_t shift;  // elements by which every array is misaligned
   HostBuffer memory, weight, gradient;
   UpdateBuffers buffers;
 

@@ -84,7 +84,7 @@ struct Expected {
     for (std::size_t i = 0; i < from.elements; ++i) {
       gradients.push_back(from.gradient_at(i));
     }
-    // What the rule makes of fp32 numbers is other tests' business.
+    // Other tests cover the rule's arithmetic on fp32 numbers.
     UpdateBuffers fp32{.master = master.data(), .gradient = gradients.data()};
     for (std::size_t k = 0; k < arrays; ++k) {
       fp32.state[k] = state[k].data();
@@ -371,7 +371,7 @@ TEST(RandomRounding, StepsSeedsAndArraysDiffer) {
     return up;
   };
   const auto agreement = [](const std::vector<bool>& a, const std::vector<bool>& b) {
-    // Of two independent bits, as a correlation: 1 the same, 0 nothing to do with each other.
+    // Returns the correlation of two series of bits: 1 for the same bits, 0 for independent ones.
     double sum_a = 0, sum_b = 0, both = 0;
     for (std::size_t i = 0; i < a.size(); ++i) {
       sum_a += a[i];

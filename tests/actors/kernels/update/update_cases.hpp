@@ -28,7 +28,7 @@ inline constexpr std::uint32_t kSpecials[] = {
     0x7f800000, 0xff800000, 0x7fc00000,              // infinities and NaN
     0x3f808000, 0x3f818000, 0x3f807fff, 0x3f808001,  // ties of bf16, and their neighbours
     0x477fe000, 0x477ff000, 0x33800000, 0x33000000,  // ends of fp16
-    0x5f000000, 0x1f000000};                         // whose squares are too large, too small
+    0x5f000000, 0x1f000000};                         // their squares overflow, underflow
 
 struct UpdateCase {
   const char* name;
@@ -102,7 +102,7 @@ inline void put_specials(LayoutShard& shard, std::size_t turn) {
     std::memcpy(wide.data(), &bits, 4);
     if (shard.types.gradient == DType::kF32) {
       std::memcpy(gradient + i * 4, wide.data(), 4);
-    } else {  // of fp16 the same 16 bits are other specials
+    } else {  // in fp16 the same 16 bits are other specials
       std::memcpy(gradient + i * 2, wide.data() + 2, 2);
     }
   }
@@ -202,7 +202,7 @@ struct Two {
 
 struct Extent {
   std::size_t elements;
-  std::size_t begin;  // of the passes, which cut ranges
+  std::size_t begin;  // start of the passes, which cut ranges
   std::size_t end;
   std::vector<UpdateRange> ranges;
   std::uint64_t position;

@@ -17,11 +17,11 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-/// Byte-level: the 256 bytes, three special tokens.
+/// A byte-level vocabulary: the 256 bytes and three special tokens.
 Tokenizer byte_level() { return Tokenizer::parse(test::TinyTokenizer().json(), "tokenizer.json"); }
 
-/// Of characters: ids 0 to 255 are the bytes <0x00> to <0xFF>, then some characters; 262 is
-/// special.
+/// A vocabulary of characters: ids 0 to 255 are the bytes <0x00> to <0xFF>, then some characters;
+/// 262 is special.
 Tokenizer with_byte_fallback() {
   std::string vocabulary;
   for (int byte = 0; byte < 256; ++byte) {

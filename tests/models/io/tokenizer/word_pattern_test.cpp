@@ -123,7 +123,7 @@ TEST(WordCache, GivesBackWhatWasPut) {
         << word;
   }
   EXPECT_GT(found, 20'000);
-  // What has no place is not kept.
+  // The cache does not keep an entry that does not fit its slots.
   cache.put(std::string(25, 'a'), Ids{1});
   cache.put("many", Ids{1, 2, 3, 4, 5, 6, 7, 8});
   cache.put("", Ids{1});

@@ -1,4 +1,4 @@
-// What happens at a mailbox without a credit: the policies; control messages; metrics.
+// Sends to a mailbox without a credit: the policies; control messages; metrics.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -109,7 +109,7 @@ TEST_F(MailboxShareTest, CreditsComeBackWhenSendersGiveUpOrTheActorDies) {
     senders.request_stop();
     world.loop.run(&Scope::join, &senders);
   }
-  EXPECT_LE(alive.load(), 2);  // what was given up does not wait on
+  EXPECT_LE(alive.load(), 2);  // abandoned sends do not wait on
   world.run_for(10s);
   EXPECT_EQ(mine.try_send(Note{2}), SendResult::kSent);
   EXPECT_EQ(mine.try_send(Note{2}), SendResult::kFull);
