@@ -97,9 +97,11 @@ function(tandem_discover_tests target label by_suite)
     PROPERTIES TIMEOUT 300 LABELS ${label}.long COST 10 ENVIRONMENT GOMP_SPINCOUNT=10000)
 endfunction()
 
-# tandem_add_test(NAME COMMAND ARGUMENTS...): a test that is no GoogleTest binary, in folders of its own.
+# tandem_add_test(NAME COMMAND ARGUMENTS...): a test that is no GoogleTest binary, in folders of its own. Exit code 77 says
+# that it was skipped.
 function(tandem_add_test name)
   add_test(NAME ${name} COMMAND in_own_folder ${ARGN})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
 endfunction()
 
 # tandem_bench(NAME LINK targets...): the Google Benchmark binary bench_NAME out of bench/NAME/.

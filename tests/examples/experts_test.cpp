@@ -93,11 +93,12 @@ TEST_P(ExpertTraining, NothingThatOnlySchedulesChangesOneDigit) {
 }
 
 TEST_P(ExpertTraining, EvaluationGivesTheLabelsLossWithoutTheRouters) {
-  const std::string flags = "--bench_steps 1 --eval_split 0.2 --eval_at_start";
+  const std::string flags = "--eval_split 0.2 --eval_at_start";
   const auto first = [&](const char* output, const char* name) {
     return std::stod(column(output, name).at(0));
   };
-  ASSERT_EQ(run(1, "with", flags).code, 0);
+  const Finished with = run(1, "with", flags);
+  ASSERT_EQ(with.code, 0) << with.err;
   const std::string key = "\"output_router_logits\": ";
   std::string config = content_of(folder_ / "model/config.json");
   const std::size_t at = config.find(key + "true");
@@ -106,7 +107,8 @@ TEST_P(ExpertTraining, EvaluationGivesTheLabelsLossWithoutTheRouters) {
     return;
   }
   write("model/config.json", config.replace(at, key.size() + 4, key + "false"));
-  ASSERT_EQ(run(1, "without", flags).code, 0);
+  const Finished without = run(1, "without", flags);
+  ASSERT_EQ(without.code, 0) << without.err;
   EXPECT_GT(first("with", "eval_loss"), first("with", "eval_label_loss") + 0.01);
   EXPECT_EQ(first("with", "eval_label_loss"), first("without", "eval_loss"));
   EXPECT_EQ(first("with", "label_perplexity"), first("without", "perplexity"));

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <functional>
 #include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include <arpa/inet.h>
@@ -49,31 +51,43 @@ std::string word_of(const element& of, std::string_view key, std::size_t most) {
   return one_line(text.substr(0, most));
 }
 
-}  // namespace
-
-std::optional<std::string> get_status(const std::string& address, const std::string& page) {
+/// A socket that is connected to `address`; -1 where no server answers there.
+OwnedDescriptor connected_to(const std::string& address) {
   const std::size_t colon = address.rfind(':');
   const bool is_port = colon != std::string::npos && address.find('/') == std::string::npos;
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  const OwnedDescriptor socket(
-      ::socket(is_port ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  OwnedDescriptor socket(::socket(is_port ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval patience{.tv_sec = kPatience.count(), .tv_usec = 0};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-  int failed = -1;
+  const auto connects = [&](const auto& to) {
+    return ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0;
+  };
   if (is_port) {
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     to.sin_port = htons(static_cast<std::uint16_t>(std::atoi(address.c_str() + colon + 1)));
-    failed = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to));
-  } else if (const SocketPath path(address); path.address.size() < sizeof(sockaddr_un::sun_path)) {
+    return connects(to) ? std::move(socket) : OwnedDescriptor();
+  }
+  try {
+    const SocketPath path(address);
     sockaddr_un to{};
     to.sun_family = AF_UNIX;
-    path.address.copy(to.sun_path, path.address.size());
-    failed = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to));
+    if (path.address.size() < sizeof(to.sun_path)) {
+      path.address.copy(to.sun_path, path.address.size());
+      return connects(to) ? std::move(socket) : OwnedDescriptor();
+    }
+  } catch (const std::system_error&) {  // its folder is not there
   }
+  return {};
+}
+
+}  // namespace
+
+std::optional<std::string> get_status(const std::string& address, const std::string& page) {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  const OwnedDescriptor socket = connected_to(address);
   const std::string request = "GET " + page + " HTTP/1.0\r\n\r\n";
-  if (failed != 0 || ::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) {
+  if (socket.get() < 0 || ::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) {
     return std::nullopt;
   }
   std::string answer;

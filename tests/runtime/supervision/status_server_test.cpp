@@ -192,7 +192,8 @@ TEST_F(StatusServerTest, AListenerThatTakesNobodyIsNoReasonToWait) {
   const int other = ::socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un at{};
   at.sun_family = AF_UNIX;
-  path().copy(at.sun_path, sizeof(at.sun_path) - 1);
+  const SocketPath place(path());
+  place.address.copy(at.sun_path, sizeof(at.sun_path) - 1);
   ASSERT_EQ(::bind(other, reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
   ASSERT_EQ(::listen(other, 0), 0);
   const int waiting = connect_to(path());  // its backlog is full now

@@ -12,6 +12,7 @@
 
 namespace {
 
+constexpr int kSkipped = 77;
 volatile std::sig_atomic_t child = 0;
 
 /// A signal that ends this process ends the test, and the folder goes.
@@ -38,6 +39,10 @@ int main(int argc, char** argv) {
       std::signal(number, SIG_DFL);
     }
     ::execvp(argv[1], argv + 1);
+    if (errno == EACCES && ::geteuid() != 0) {
+      std::fprintf(stderr, "skipped: this user may not run %s\n", argv[1]);
+      ::_exit(kSkipped);
+    }
     std::fprintf(stderr, "error: [test] cannot run %s: %s\n", argv[1], std::strerror(errno));
     ::_exit(127);
   }
