@@ -249,6 +249,10 @@ CAMPAIGNS = [
              "$PYTHON tests/drills/shared_blocks.py --bin $BIN", "$PYTHON tests/drills/shared_blocks.py --only xfs --bin $BIN",
              drill("{file_systems} file systems, {shared_percent} % of a checkpoint shared, {resumed} resumed runs equal; {wrong} "
                    "faults")),
+    Campaign("bad_values", "a weight or a moment in the memory of a run that becomes a NaN or an infinity: types, stages, overlap, by seed",
+             "100 runs: the newest finite checkpoint stays, and --resume auto takes it",
+             "$PYTHON tests/drills/bad_values.py --bin $BIN", "$PYTHON tests/drills/bad_values.py --runs 2 --bin $BIN",
+             drill("{runs} runs: {lost} lost their finite checkpoints")),
     same("stalled_disk", "a disk with state that stops to answer in the middle of a run, its writes and its reads",
          "the unit whose bytes wait is named, the run goes on, losses and weights are those of one that nothing disturbed",
          "$PYTHON tests/drills/stalled_disk.py --bin $BIN",
