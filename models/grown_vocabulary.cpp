@@ -63,6 +63,27 @@ std::string grown_json(const std::string& json, const fs::path& file,
   return with_json_member(json, "added_tokens", fmt::format("[{}]", list));
 }
 
+/// The folder for tokenizers with new tokens, made where it was not there.
+fs::path cache_of_tokenizers() {
+  const fs::path cache = user_cache_folder();
+  if (cache.empty()) {
+    throw user_error(kWhere,
+                     "the tokenizer with the new tokens has no place, since neither HOME "
+                     "nor TANDEM_CACHE is set; set one of them");
+  }
+  const fs::path folder = cache / "tokenizers";
+  try {
+    make_writable_folder(folder, std::string(kWhere));
+  } catch (const Error&) {
+    throw user_error(
+        kWhere,
+        "the tokenizer with the new tokens cannot be kept in {}; set TANDEM_CACHE to a "
+        "folder that you can write to",
+        folder.string());
+  }
+  return folder;
+}
+
 /// The mean of a matrix's rows [0, rows).
 std::vector<float> mean_row(const ParameterSource& base, const ParameterSpec& matrix,
                             std::int64_t rows) {
@@ -150,11 +171,10 @@ fs::path tokenizer_with(const fs::path& folder, const std::vector<std::string>& 
       hasher.add(std::as_bytes(std::span(text)));
     }
   }
-  const fs::path grown = user_cache_folder() / "tokenizers" / hasher.result().text().substr(0, 16);
+  const fs::path grown = cache_of_tokenizers() / hasher.result().text().substr(0, 16);
   if (fs::is_regular_file(grown / "tokenizer.json", ignored)) {
     return grown;
   }
-  make_writable_folder(grown.parent_path(), std::string(kWhere));
   AtomicFolder made(grown, std::string(kWhere));
   copy_tokenizer_files(folder, made.temporary());
   if (fs::is_regular_file(folder / "config.json", ignored)) {

@@ -55,12 +55,12 @@ def line(pattern):
 
 
 def passed(output):
-    """GoogleTest's count."""
-    found = re.search(r"\[  PASSED  \] (\d+) tests?\.", output)
+    """GoogleTest's count, of one program or of several one after the other."""
+    found = re.findall(r"\[  PASSED  \] (\d+) tests?\.", output)
     if not found:
         raise NoFigure("no tests passed")
-    skipped = re.search(r"\[  SKIPPED \] (\d+) tests?", output)
-    return f"{found.group(1)} tests passed" + (f", {skipped.group(1)} skipped" if skipped else "")
+    skipped = re.findall(r"\[  SKIPPED \] (\d+) tests?,", output)
+    return f"{sum(map(int, found))} tests passed" + (f", {sum(map(int, skipped))} skipped" if skipped else "")
 
 
 def ctest(output):
@@ -274,6 +274,22 @@ CAMPAIGNS = [
              "nothing outside changes, nothing of others goes; every case ends in time with its code and one line",
              "$PYTHON tests/drills/links.py --bin $BIN", "$PYTHON tests/drills/links.py --quick --bin $BIN",
              drill("{cases} cases, {faults} faults")),
+    same("locks", "two runs over one folder of checkpoints, folders reached by links, locks that are links, pipes or of others",
+         "one run at a time; the other one names the holder; nothing is followed",
+         "$BIN/test_actors --gtest_filter='Folders.*Lock*' && $BIN/test_examples "
+         "--gtest_filter='TrainerResume.OneFolder*:LostReports.AFolderIsOneRuns*'", passed),
+    same("privacy", "state on NVMe, a run's lock, its socket and its rings in memory, as another user sees them",
+         "no name, or mode 0600",
+         "$BIN/test_actors --gtest_filter='StateFile*:Folders.ALockIs*:ShmStrangers*' && $BIN/test_runtime "
+         "--gtest_filter='StatusServerTest.TheFile*:Flight*'", passed),
+    same("deaf_launcher", "ranks that write without end, and readers that do not read, beside signals and failures",
+         "signals and failures are answered within the grace; lines that are left out are counted",
+         gtest("test_launch", "Hearing.*:Logs.*"), passed),
+    same("room", "disks, quotas and limits of files that have no room for the model and the last checkpoint",
+         "said before the first step; reports stop before the model's room",
+         gtest("test_examples", "LostReports.*Room*:LostReports.LimitsOfFiles*"), passed),
+    same("current_folder", "modules in the current folder with the names of Python's own", "none is run",
+         "$PYTHON tests/tools/current_folder_test.py", line(r"^Ran \d+ tests")),
     same("touched", "every call with a path of a run that trains, saves, is resumed, removes and begins again",
          "none outside of its folders; within them all go from descriptors, and follow no link",
          "$PYTHON tests/drills/touched.py --bin $BIN", drill("{runs} runs, {calls:,} calls, {faults} faults")),

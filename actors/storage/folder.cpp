@@ -284,6 +284,10 @@ FolderLock::FolderLock(const fs::path& folder, std::string_view where, std::stri
     : path_(folder / kLockName) {
   const auto until = std::chrono::steady_clock::now() + patience;
   constexpr int kFlags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  const auto no_lock = [&](std::string_view reason) {
+    return user_error(where, "{} is no lock of a run: {}; move it away, or give another folder",
+                      path_.string(), reason);
+  };
   struct stat opened{};
   do {  // again, where the process that held it has just removed the file
     file_ = FileHandle(reach::open(path_, kFlags, 0600));  // another user could hold the lock
@@ -293,6 +297,9 @@ FolderLock::FolderLock(const fs::path& folder, std::string_view where, std::stri
                        "for it, or remove the file",
                        path_.string(), folder.string());
     }
+    if (!file_.is_open() && (errno == ELOOP || errno == EISDIR)) {
+      throw no_lock(errno == ELOOP ? "it is a link" : "it is a folder");
+    }
     if (!file_.is_open()) {
       throw failure(errno == ENOSPC || errno == EIO ? ExitCode::kFailure : ExitCode::kUserInput,
                     where, "cannot create {}: {}; give a folder that can be written",
@@ -300,9 +307,8 @@ FolderLock::FolderLock(const fs::path& folder, std::string_view where, std::stri
     }
     if (::fstat(file_.get(), &opened) != 0 || !S_ISREG(opened.st_mode) || opened.st_nlink > 1) {
       file_.close();
-      throw user_error(
-          where, "{} is no lock of a run: {}; move it away, or give another folder", path_.string(),
-          S_ISREG(opened.st_mode) ? "it is a file of another name, too" : "it is no regular file");
+      throw no_lock(S_ISREG(opened.st_mode) ? "it is a file of another name, too"
+                                            : "it is no regular file");
     }
     while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK && std::chrono::steady_clock::now() < until) {

@@ -169,9 +169,8 @@ void MetricsWriter::report(const std::string& what, const std::function<void()>&
       throw;
     }
     if (lost_.insert(what).second && lost_.size() == 1) {
-      console_.finish();
-      print_warning(fmt::format("{} (the run goes on, and its exit code will be {})", error.what(),
-                                static_cast<int>(ExitCode::kReportLost)));
+      warn(fmt::format("{} (the run goes on, and its exit code will be {})", error.what(),
+                       static_cast<int>(ExitCode::kReportLost)));
     }
   }
 }
@@ -191,6 +190,11 @@ void MetricsWriter::note(std::string_view line) {
     notes_.append(shown) += '\n';
   }
   say(shown);
+}
+
+void MetricsWriter::warn(std::string_view line) {
+  console_.finish();
+  print_warning(line);
 }
 
 void MetricsWriter::say(std::string_view line) {

@@ -68,6 +68,8 @@ class MetricsWriter {
   void note(std::string_view line);
   /// The same, of what is no part of how the run began.
   void say(std::string_view line);
+  /// Says the line on stderr as a warning, also where the console is quiet.
+  void warn(std::string_view line);
 
   /// resolved_config.json, and config_keys.txt: what became of each key.
   void write_config(std::string_view json, const std::vector<std::string>& key_lines) const;

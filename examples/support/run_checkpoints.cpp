@@ -367,14 +367,17 @@ void RunCheckpoints::save() {
 }
 
 void RunCheckpoints::report(const CheckpointOutcome& outcome) {
-  last_failed_ = !outcome.saved();
-  any_failed_ = any_failed_ || last_failed_;
+  last_failure_ = outcome.error;
+  any_failed_ = any_failed_ || !outcome.saved();
   room_.hold();
-  metrics_.note(outcome.saved()
-                    ? fmt::format("checkpoint of step {} in {}: {:.1f} MB in {:.2f} s",
-                                  outcome.step, outcome.path,
-                                  static_cast<double>(outcome.bytes) / 1e6, outcome.seconds)
-                    : fmt::format("checkpoint of step {} failed: {}", outcome.step, outcome.error));
+  if (outcome.saved()) {
+    metrics_.note(fmt::format("checkpoint of step {} in {}: {:.1f} MB in {:.2f} s", outcome.step,
+                              outcome.path, static_cast<double>(outcome.bytes) / 1e6,
+                              outcome.seconds));
+  } else if (engine_.rank() == 0) {
+    metrics_.warn(
+        fmt::format("{} (step {} is not saved, and the run goes on)", outcome.error, outcome.step));
+  }
   if (!outcome.warning.empty()) {
     metrics_.note("older checkpoints stay: " + outcome.warning);
   }
@@ -388,7 +391,7 @@ void RunCheckpoints::finish() {
   if (const auto last = engine_.finish_checkpoint()) {
     report(*last);
   }
-  if (saves && stopped_ && !last_failed_) {
+  if (saves && stopped_ && last_failure_.empty()) {
     metrics_.note(fmt::format("stopped after step {}; the same command with --resume auto goes on",
                               engine_.global_steps()));
   }
@@ -429,8 +432,12 @@ int RunCheckpoints::exit_code() const {
   if (not_saved_) {
     std::rethrow_exception(not_saved_);
   }
-  if (last_failed_) {
-    return static_cast<int>(ExitCode::kFailure);
+  if (!last_failure_.empty()) {
+    if (engine_.rank() > 0) {
+      return static_cast<int>(ExitCode::kFailure);
+    }
+    throw failure(ExitCode::kFailure, "checkpoint",
+                  "the model is saved, and the last checkpoint is not: {}", last_failure_);
   }
   if (g_end_signal != 0) {
     return 128 + g_end_signal;

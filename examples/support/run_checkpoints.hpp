@@ -105,7 +105,7 @@ class RunCheckpoints {
   double stop_after_s_ = 0;  // 0: never
   bool stopped_ = false;
   std::int64_t begun_step_ = -1;  // of the last save
-  bool last_failed_ = false;
+  std::string last_failure_;      // empty: the last checkpoint is saved
   bool any_failed_ = false;
   std::int64_t steps_ = 0;  // of this process
   std::int64_t applied_ = 0;

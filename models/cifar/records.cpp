@@ -154,7 +154,7 @@ CifarData open_cifar(const std::string& data_dir) {
     return read_cifar(data_dir);
   }
   std::error_code ignored;
-  if (fs::exists(cifar_cache_folder(), ignored)) {
+  if (!user_cache_folder().empty() && fs::exists(cifar_cache_folder(), ignored)) {
     return read_cifar(cifar_cache_folder());
   }
   return generated_cifar();

@@ -313,6 +313,22 @@ TEST_F(TrainerResume, ARestartGoesOnFromWhatTheRunHasSaved) {
   ::unsetenv("TORCHELASTIC_RESTART_COUNT");
 }
 
+TEST_F(TrainerResume, ASaveThatFailsIsSaidOnStandardError) {
+  ASSERT_EQ(run("way", 4, "--save_every 2 --keep 9").code, 0);
+  fs::remove(path("way/checkpoints/step-00000004/manifest.json"));
+  const std::string flags = "--save_every 2 --keep 9 --resume auto --progress off";
+  const Finished last = run("way", 4, flags);
+  EXPECT_EQ(last.code, 1) << last.out;
+  EXPECT_THAT(last.err, HasSubstr("warning: [checkpoint] "));
+  EXPECT_THAT(last.err, HasSubstr("step 4 is not saved, and the run goes on"));
+  EXPECT_THAT(last.err, HasSubstr("\nerror: [checkpoint] the model is saved, and the last "
+                                  "checkpoint is not: [checkpoint] "));
+  const Finished later = run("way", 6, flags);
+  EXPECT_EQ(later.code, 6) << later.out;
+  EXPECT_THAT(later.err, HasSubstr("step 4 is not saved, and the run goes on"));
+  EXPECT_TRUE(fs::exists(path("way/checkpoints/step-00000006/manifest.json")));
+}
+
 TEST_F(TrainerResume, OneFolderOfCheckpointsIsOneRunsAlsoByLinks) {
   for (const char* output : {"one", "other"}) {
     fs::create_directories(path(output));
