@@ -40,12 +40,6 @@ bool is_left_over(std::string_view name) {
 /// "step-00000020.tmp-old-...": it has lost its name to be removed.
 bool is_removal(std::string_view name) { return name.find(kRemoved) != std::string_view::npos; }
 
-/// A save or a removal that was killed, for certain: what else is called like that is a user's.
-bool is_killed(std::string_view name) {
-  const std::string_view middle = is_removal(name) ? kRemoved : kTemporary;
-  return is_left_over(name) && is_nonce(name.substr(name.find(middle) + middle.size()));
-}
-
 /// The step of a checkpoint's name, or of one that was killed; -1: it is neither.
 std::int64_t step_in_name(const std::string& name) {
   return step_of_checkpoint(name.substr(0, name.find(kTemporary))).value_or(-1);
@@ -221,6 +215,11 @@ Task<std::string> take_name_away(FileIo* io, std::string path, Failures* failure
 
 }  // namespace
 
+bool is_killed_save(std::string_view name) {
+  const std::string_view middle = is_removal(name) ? kRemoved : kTemporary;
+  return is_left_over(name) && is_nonce(name.substr(name.find(middle) + middle.size()));
+}
+
 std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
 
 std::string temporary_checkpoint(const std::string& folder, const std::string& nonce) {
@@ -340,7 +339,7 @@ Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newes
   const OwnFolder own(parent);
   Failures failures;
   for (const std::string& name : co_await io->list_folder(parent)) {
-    if (is_killed(name) || is_abandoned_file(name)) {
+    if (is_killed_save(name) || is_abandoned_file(name)) {
       co_await remove_one(io, join(parent, name), &failures);
     }
   }

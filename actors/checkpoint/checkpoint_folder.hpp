@@ -28,6 +28,9 @@ namespace tandem {
 
 /// "step-00000020"
 std::string checkpoint_name(std::int64_t step);
+/// Whether a save or a removal that was killed left the folder called `name`, for certain; another
+/// name that is alike is a user's.
+[[nodiscard]] bool is_killed_save(std::string_view name);
 /// The step of exactly such a name.
 std::optional<std::int64_t> step_of_checkpoint(std::string_view name);
 

@@ -277,8 +277,12 @@ TEST_F(TrainerResume, ARunThatHasNotEndedIsNotBegunOver) {
   EXPECT_EQ(newest_checkpoint("run"), newest);
   EXPECT_FALSE(fs::exists(path("run/earlier-1")));
 
+  const char* killed = "checkpoints/step-00000099.tmp-0123456789abcdef";
+  fs::create_directory(folder_ / "run" / killed);
   const Finished anew = run("run", 4, "--save_every 2 --overwrite_output_dir");
   EXPECT_EQ(anew.code, 0) << anew.err;
+  EXPECT_FALSE(fs::exists(folder_ / "run" / killed)) << "the next save removes it";
+  EXPECT_FALSE(fs::exists(folder_ / "run/earlier-1" / killed));
   EXPECT_EQ(column("run", "step").size(), 4U);
   EXPECT_EQ(newest_checkpoint("run"), "step-00000004");
   EXPECT_EQ(newest_checkpoint("run/earlier-1"), newest);
@@ -316,7 +320,7 @@ TEST_F(TrainerResume, ARestartGoesOnFromWhatTheRunHasSaved) {
 TEST_F(TrainerResume, ASaveThatFailsIsSaidOnStandardError) {
   ASSERT_EQ(run("way", 4, "--save_every 2 --keep 9").code, 0);
   fs::remove(path("way/checkpoints/step-00000004/manifest.json"));
-  const std::string flags = "--save_every 2 --keep 9 --resume auto --progress off";
+  const std::string flags = "--save_every 2 --keep 9 --resume auto";
   const Finished last = run("way", 4, flags);
   EXPECT_EQ(last.code, 1) << last.out;
   EXPECT_THAT(last.err, HasSubstr("warning: [checkpoint] "));

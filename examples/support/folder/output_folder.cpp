@@ -213,7 +213,9 @@ std::optional<fs::path> set_aside_earlier_run(const fs::path& output_dir, bool r
     aside = move_aside(output_dir, is_report, kMetrics);  // it begins anew
   }
   const fs::path checkpoints = output_dir / "checkpoints";
-  if (const std::vector<std::string> names = entries_of(checkpoints); !names.empty()) {
+  std::vector<std::string> names = entries_of(checkpoints);
+  std::erase_if(names, &is_killed_save);  // the next save removes what a killed one left
+  if (!names.empty()) {
     const bool is_link = type_of(checkpoints) == fs::file_type::symlink;
     aside = aside ? aside : make_earlier(output_dir);
     // Behind a link there may be another disk, where a rename does not lead from.

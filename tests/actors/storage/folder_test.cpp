@@ -209,7 +209,9 @@ TEST_F(Folders, ALockIsNoOtherFileThanItsOwn) {
     fs::remove(dir_ / "run.lock");
   };
   fs::create_symlink(dir_ / "elsewhere", dir_ / "run.lock");
-  refuses("cannot create");
+  refuses("it is a link");
+  fs::create_directory(dir_ / "run.lock");
+  refuses("it is a folder");
   fs::create_hard_link(dir_ / "elsewhere", dir_ / "run.lock");
   refuses("a file of another name");
   ASSERT_EQ(::mkfifo((dir_ / "run.lock").c_str(), 0600), 0);
