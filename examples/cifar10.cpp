@@ -188,7 +188,9 @@ int cifar10(CifarFlags flags) {
   }
   metrics.note(describe(flags, config, engine));
   metrics.note(cores_line(engine.cores(), flags.engine.pin_cores));
-  metrics.note(plan.placement_text());
+  for (const std::string& line : plan.placement_lines()) {
+    metrics.note(line);
+  }
   if (const std::string line = disks_line(disks); !line.empty()) {
     metrics.note(line);
   }

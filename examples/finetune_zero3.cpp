@@ -157,7 +157,9 @@ int finetune(FinetuneFlags flags) {
     metrics.note(line);
   }
   metrics.note(memory_line(plan.memory()));
-  metrics.note(plan.placement_text());
+  for (const std::string& line : plan.placement_lines()) {
+    metrics.note(line);
+  }
   if (const std::string line = disks_line(disks); !line.empty()) {
     metrics.note(line);
   }

@@ -10,7 +10,8 @@ A page's block is tied to its source by the line above it:
 
 and equals what stands in that file between `// [counter]` and `// [/counter]`, without the common indentation. In the
 pages below every ```cpp block must be tied. On all pages relative links lead to a file and a heading that are there, prose
-keeps to 100 columns, and the words are those of tools/tidy.py. docs/environment.md has every variable that the programs read, and
+keeps to 100 columns, and the words are those of tools/tidy.py. docs/README.md, the index, links to every page of docs/, and each
+page opens with a sentence. README.md has at most 200 lines. docs/environment.md has every variable that the programs read, and
 bench/suites.txt a line for every suite.
 Prints each breach, exit 1 if there is one; --update writes
 the blocks.
@@ -26,8 +27,10 @@ import tidy
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["docs/runtime.md"]
 BLOCK = re.compile(r"^(?:<!-- (?P<file>\S+): (?P<name>\w+) -->\n)?```cpp\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$")
 MAX_COLUMNS = 100
+README_LINES = 200
+INDEX = "docs/README.md"
 VARIABLES = "docs/environment.md"
 SUITES = "bench/suites.txt"
 READ_BY = ("runtime", "actors", "engine", "models", "examples", "tools")
@@ -40,6 +43,24 @@ def headings(text):
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def links(line):
+    return [inline or reference for inline, reference in LINK.findall(line)]
+
+
+def index_faults(pages):
+    """Pages that the index leaves out, pages that do not open with a sentence, and a README that has grown."""
+    index = ROOT / INDEX
+    linked = {(index.parent / link.partition("#")[0]).resolve() for line in index.read_text(encoding="utf-8").split("\n") for link in links(line)}
+    for page in pages:
+        name, lines = page.relative_to(ROOT), page.read_text(encoding="utf-8").split("\n")
+        if name.parts[0] == "docs" and page != index and page not in linked:
+            yield f"{name}: {INDEX} does not link to this page"
+        if not (lines[0].startswith("# ") and len(lines) > 2 and lines[1] == "" and re.match(r"[A-Z`*\[](?!``)", lines[2])):
+            yield f"{name}:1: a page begins with its title, an empty line, and a sentence that says what the page answers"
+        if name == Path("README.md") and len(lines) - 1 > README_LINES:
+            yield f"{name}: {len(lines) - 1} lines, at most {README_LINES}; move what is not for a stranger to a page of docs/"
+
+
 def page_faults(page):
     """Dead links, wide lines and wrong words of one page."""
     text = page.read_text(encoding="utf-8")
@@ -50,7 +71,7 @@ def page_faults(page):
             yield f"{name}:{number}: {len(line)} columns, at most {MAX_COLUMNS}"
         for fault in tidy.wrong_words(line):
             yield f"{name}:{number}: {fault}"
-        for link in [] if code else LINK.findall(line):
+        for link in [] if code else links(line):
             if re.match(r"\w+:", link):
                 continue
             file, _, anchor = link.partition("#")
@@ -111,8 +132,10 @@ def main():
         wanted = BLOCK.sub(check, text)
         if update:
             (ROOT / page).write_text(wanted, encoding="utf-8")
-    for page in [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]:
+    pages = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    for page in pages:
         problems += page_faults(page)
+    problems += index_faults(pages)
     problems += [*variables_without_words(), *suites_without_words()]
     print("\n".join(problems), end="\n" if problems else "")
     return 1 if problems else 0

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Draws the README's claims of speed out of the records, and writes the sentences' figures: none is typed.
+"""Draws the claims of speed out of the records, and writes their figures: none is typed.
 
     python3 tools/plot_records.py [--check]
 
 A claim names a record in bench/results/ and one of its sections, reads the figures there by the names of columns or lines,
-and gives docs/speed/NAME.svg and its lines in README.md's "How fast". --check: exit 1 where what is there is not that.
+and gives docs/speed/NAME.svg, its lines on docs/speed.md, and its rows in README.md's table. --check: exit 1 where a file
+differs from what the records give.
 """
 import re
 import sys
@@ -16,6 +17,7 @@ import page_block
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
+PAGE = ROOT / "docs/speed.md"
 COMMAND = "python3 tools/plot_records.py"
 NUMBER = r"[\d.]+"
 
@@ -26,8 +28,10 @@ class Section:
     def __init__(self, record, heading):
         self.record = record
         text = (ROOT / "bench/results" / record).read_text(encoding="utf-8")
+        self.hardware = "2 CPUs of an EPYC"
         parts = re.split(r"^(#+ .*(?:\n--.*)?)$", text, flags=re.MULTILINE)
-        self.machine = re.sub(r"\s+", " ", re.search(r"^Machine: (.*?(?:Xeon|EPYC))", text, re.MULTILINE | re.DOTALL).group(1))
+        machine = re.search(r"^Machine: (.*?(?:Xeon|EPYC))", text, re.MULTILINE | re.DOTALL)
+        self.machine = re.sub(r"\s+", " ", machine.group(1)) if machine else ""
         self.head, self.text = next((h, t) for h, t in zip(parts[1::2], parts[2::2]) if h.lstrip("# ").startswith(heading))
 
     def command(self):
@@ -71,7 +75,8 @@ def step():
     ours, theirs = (re.search(rf"^qwen3 +fp32  losses {name} +(.*)$", section.text, re.MULTILINE).group(1) for name in ("tandem", "torch"))
     text = (f"**A training step** of a 20 M Qwen3 beside PyTorch and Transformers: {ratios['fp32']} times the tokens/s in fp32, with "
             f"{'the same' if ours == theirs else 'OTHER'} losses; {ratios['bf16']} times in bf16, although the master weights stay fp32.")
-    return section, text, charts.bars("A step of a 20 M Qwen3, batch 8 x 256, AdamW, clipping", "tokens/s", groups,
+    rows = [(f"training step of a 20 M Qwen3, {dtype}", "PyTorch and Transformers", f"{ratios[dtype]} times the tokens/s") for dtype in ratios]
+    return section, rows, text, charts.bars("A step of a 20 M Qwen3, batch 8 x 256, AdamW, clipping", "tokens/s", groups,
                                       section.source(section.record))
 
 
@@ -88,7 +93,9 @@ def adam():
         groups.append((row[""], group))
     text = (f"**The optimizer** on the CPU, bf16 gradient in and bf16 weight out: {exact['DeepSpeed']} times as fast as DeepSpeed's CPUAdam, "
             f"{exact['PyTorch']} times as PyTorch's fused AdamW.")
-    return section, text, charts.bars("AdamW with norm, unscaling and clipping, beside its peers", "times as fast; dashed: 1", groups,
+    peers = {"DeepSpeed": "DeepSpeed's CPUAdam", "PyTorch": "PyTorch's fused AdamW"}
+    rows = [("AdamW on the CPU, bf16 in and out", peers[name], f"{ratio} times as fast") for name, ratio in exact.items()]
+    return section, rows, text, charts.bars("AdamW with norm, unscaling and clipping, beside its peers", "times as fast; dashed: 1", groups,
                                       section.source(section.record), mark=1.0)
 
 
@@ -102,7 +109,9 @@ def overlap():
     text = (f"**Hidden work**: of the time that the busiest of compute, optimizer and links needs at least, a step with an optimizer that "
             f"takes a quarter of compute's time reaches {default[0]:.2f}, one where both are equal {default[3]:.2f} "
             f"(one after the other: {series['serial'][0]:.2f} and {series['serial'][3]:.2f}). A simulated accelerator.")
-    return section, text, charts.lines("Overlap efficiency T*/T on a simulated accelerator, real Adam", "t_Adam / t_GPU", "T*/T",
+    table = [("share of the possible overlap, simulated accelerator, optimizer as slow as compute", "one after the other: "
+              f"{series['serial'][3]:.2f}", f"{default[3]:.2f}")]
+    return section, table, text, charts.lines("Overlap efficiency T*/T on a simulated accelerator, real Adam", "t_Adam / t_GPU", "T*/T",
                                        [row["t_Adam / t_GPU"] for row in rows], series, section.source(section.record), mark=1.0)
 
 
@@ -118,7 +127,8 @@ def runtime():
         groups.append((label, [("Tandem", float(line[1]), None, None), *((name, float(value), None, None) for name, value in peers)]))
     text = (f"**The runtime**: a message to a mailbox takes {ours['mailbox, senders 1']:.0f} ns with one sender and "
             f"{ours['mailbox, senders 2']:.0f} with two, a switch of tasks {ours['switch, local']} ns.")
-    return section, text, charts.bars("Messages, calls, switches beside Asio and CAF (logarithmic)", "ns, less is better", groups,
+    table = [("runtime: a message to a mailbox, one sender", "", f"{ours['mailbox, senders 1']:.0f} ns")]
+    return section, table, text, charts.bars("Messages, calls, switches beside Asio and CAF (logarithmic)", "ns, less is better", groups,
                                       section.source(section.record), is_log=True)
 
 
@@ -136,7 +146,8 @@ def cifar():
         groups.append((f"batch {batch}", group))
     text = (f"**CIFAR-10** with the engine beside PyTorch's own loop: {ratios[0]} times the images/s at batch 4, {ratios[1]} times at "
             "batch 16.")
-    return section, text, charts.bars("CIFAR-10 net, fp32, images/s over those of PyTorch's loop (SGD, its best threads)",
+    table = [(f"CIFAR-10 net, batch {batch}", "PyTorch's loop", f"{ratio} times the images/s") for batch, ratio in zip((4, 16), ratios)]
+    return section, table, text, charts.bars("CIFAR-10 net, fp32, images/s over those of PyTorch's loop (SGD, its best threads)",
                                       "times as many; dashed: 1", groups, section.source(section.record), mark=1.0)
 
 
@@ -151,11 +162,23 @@ def collectives():
             series[f"{operation}, {ranks} ranks"] = [by_block[block] for block in blocks]
     least = min(value for values in series.values() for value in values)
     text = f"**Gathers and reductions** between processes of a host are at least {least:.0f} times as fast as Gloo's."
-    return section, text, charts.lines("Collectives between processes, times as fast as Gloo (logarithmic; dashed: 1)", "block", "times",
+    table = [("gathers and reductions between processes of a host", "Gloo", f"at least {least:.0f} times as fast")]
+    return section, table, text, charts.lines("Collectives between processes, times as fast as Gloo (logarithmic; dashed: 1)", "block", "times",
                                        blocks, series, section.source(section.record), is_log=True, mark=1.0)
 
 
-CLAIMS = {"step": step, "adam": adam, "overlap": overlap, "runtime": runtime, "cifar": cifar, "collectives": collectives}
+def gpu():
+    """A row alone: each figure is one run, on different machines of the same kind."""
+    section = Section("2026-11-26_gpu_h100_h200.md", "Steps")
+    section.hardware = "two H100, one run each"
+    ours, = section.find(rf"^\| \| \| bf16 \| full \| H200, H100 \| 189 [^|]*\| \*\*({NUMBER}) ")
+    theirs, = section.find(rf"8 x 1024\n({NUMBER}) ms ")
+    ratio, = section.find(rf"Ours now over Transformers: {NUMBER} and ({NUMBER}), on different machines")
+    row = ("step of Qwen3-0.6B on a GPU, bf16, 8 x 1024 tokens", f"Transformers: {theirs:.0f} ms", f"{ours:.0f} ms, about {ratio} times as fast")
+    return section, [row], None, None
+
+
+CLAIMS = {"step": step, "gpu": gpu, "adam": adam, "overlap": overlap, "runtime": runtime, "cifar": cifar, "collectives": collectives}
 
 
 def wrapped(text):
@@ -163,15 +186,19 @@ def wrapped(text):
 
 
 def made():
-    """Path -> content, of the README too."""
+    """Path -> content, of the two pages too."""
     files, block = {}, []
+    table = ["| measured | beside | Tandem | hardware |", "|---|---|---|---|"]
     for name, claim in CLAIMS.items():
-        section, text, svg = claim()
-        files[ROOT / f"docs/speed/{name}.svg"] = svg
-        block += ["", wrapped(text), "", f"![{re.search(r'[*]{2}(.*?)[*]{2}', text).group(1)}, drawn](docs/speed/{name}.svg)", "",
-                  wrapped(f"`{section.command()}`"), f"([record](bench/results/{section.record}))"]
-    before, _, after = page_block.parts(README.read_text(encoding="utf-8"), COMMAND)
-    files[README] = before + "\n".join(block).lstrip("\n") + "\n" + after
+        section, rows, text, svg = claim()
+        table += [f"| {' | '.join(row)} | [{section.hardware}](bench/results/{section.record}) |" for row in rows]
+        if svg:
+            files[ROOT / f"docs/speed/{name}.svg"] = svg
+            block += ["", wrapped(text), "", f"![{re.search(r'[*]{2}(.*?)[*]{2}', text).group(1)}, drawn](speed/{name}.svg)", "",
+                      wrapped(f"`{section.command()}`"), f"([record](../bench/results/{section.record}))"]
+    for page, lines in ((README, table), (PAGE, block)):
+        before, _, after = page_block.parts(page.read_text(encoding="utf-8"), COMMAND)
+        files[page] = before + "\n".join(lines).lstrip("\n") + "\n" + after
     return files
 
 

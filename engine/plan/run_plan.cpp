@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "actors/optimizer/file_updates.hpp"
 #include "engine/device/core_plan.hpp"
@@ -345,6 +346,21 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
     plan.options.speculate = plan.memory().shadows.empty() ? Speculate::kOff : options.speculate;
   }
   return plan;
+}
+
+std::vector<std::string> RunPlan::placement_lines() const {
+  std::vector<std::string> lines{"placement " + placement};
+  if (!nvme.empty()) {
+    lines.push_back("nvme      " + nvme);
+  }
+  if (!boundaries.empty()) {
+    lines.push_back("offload   " + boundaries);
+  }
+  return lines;
+}
+
+std::string RunPlan::placement_text() const {
+  return fmt::format("{}", fmt::join(placement_lines(), "\n"));
 }
 
 EngineOptions place_as_asked(const Model& model, const Config& config, EngineOptions options) {

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/config/config.hpp"
 #include "engine/distributed/communicator.hpp"
@@ -64,10 +65,8 @@ struct RunPlan {
   [[nodiscard]] const MemoryPlan& memory() const noexcept { return report.plan; }
   /// "placement all on the host ...", and where something lies on NVMe a line "nvme ...", where
   /// boundaries leave "offload ...".
-  [[nodiscard]] std::string placement_text() const {
-    return "placement " + placement + (nvme.empty() ? "" : "\nnvme      " + nvme) +
-           (boundaries.empty() ? "" : "\noffload   " + boundaries);
-  }
+  [[nodiscard]] std::vector<std::string> placement_lines() const;
+  [[nodiscard]] std::string placement_text() const;
   /// Throws DoesNotFit, unless the run fits; with the table on the first rank alone.
   void require_fit() const { tandem::require_fit(report, limits, of_first_rank); }
 };

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Runs the commands of README.md, in its order, and compares what they print with the output that stands behind them.
+"""Runs the commands of README.md, docs/start/ and docs/howto/, and compares what they print with the output on the page.
 
-    python3 tests/docs/readme_test.py build/release/bin [--all] [--only HEADING...]
+    python3 tests/docs/readme_test.py build/release/bin [--all] [--pages FILE...] [--only HEADING...] [--show]
 
-Every fence of the page has a language: `sh` are commands, `text` behind them is what they print, together. A command is run
-from an empty folder that looks like the tree, or it stands below with the reason: in NOT_RUN, or in LONG, which --all runs. A
-command without a place, and an entry that is no command of the page, fail. Where the output has a line `error:`, the block's
-last command has to fail, elsewhere all have to succeed.
+Every fence of a page has a language: `sh` are commands, `text` behind them is what they print, together. A command is run
+from an empty folder that looks like the tree, or it stands below with the reason: in NOT_RUN, or in LONG, which --all runs.
+All pages share that folder, and a command that stands on several of them runs once. An entry below that is no command of any
+page is a fault. Where the output has a line `error:`, the block's last command has to fail, elsewhere all have to succeed.
 
 Output is compared line by line; a line `...` stands for any lines, `...` behind a line for its rest. In each line:
   - spaces count as one, paths are said from the tree's folder or from home (~);
@@ -27,7 +27,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT.parent / "shared/data/model_configs"
-LANGUAGES = {"sh", "text", "cpp", "cmake", "json"}
+ORACLES = ROOT.parent / "shared/oracles/models"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/start").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]
+NAMED = [ROOT / "docs/commands.md"]  # without commands that run; the names in its sentences are checked
+LANGUAGES = {"sh", "text", "cpp", "cmake", "json", "mermaid"}
 
 # The beginning of a command -> why not here.
 NOT_RUN = {
@@ -35,16 +38,27 @@ NOT_RUN = {
     "python -m venv env": "tests/install/pip_test.py --build: it compiles everything again",
     "env/bin/": "as the line before",
     "./tandem fetch dataset": "needs the network; tests/tools/fetch_test.py has a server",
+    "./tandem launch --host": "needs two hosts; tests/drills/hosts.py has network namespaces",
     "examples/scripts/finetune_qwen3-14b_1gpu.sh": "needs the weights and a GPU; tests/examples/scripts_test.py has small ones",
     "cd ~/my_trainer": "compiles for a minute: the test install.template",
     "TANDEM_PREFIX=": "as the line before",
     "build/release/my_trainer": "as the line before",
 }
 LONG = {
+    "./tandem train": "the whole demo: 800 steps; docs/start/first_run.md has 50",
     "examples/scripts/cifar10_prmoe.sh": "half a minute on two ranks",
+    "build/release/bin/make_model --config examples/demo/wide_config.json": "55 million parameters; the test plot_trace draws a run",
+    "./tandem train --model_name runs/wide": "as the line before",
+    "python3 tools/plot_trace.py runs/overlap": "as the line before",
+    "python3 tools/make_reference.py": "Transformers in float64: the test reference",
+    "./tandem parity one-layer": "as the line before",
 }
 # Commands that need a file which this machine may lack.
-NEEDS = {"path/to/Qwen3-14B": CONFIGS / "Qwen3-14B.json", "path/to/config.json": CONFIGS / "Llama-3.3-70B.json"}
+NEEDS = {"path/to/Qwen3-14B": CONFIGS / "Qwen3-14B.json", "path/to/config.json": CONFIGS / "Llama-3.3-70B.json",
+         "path/to/reference": ORACLES / "qwen3", "torchrun": ROOT / ".venv/bin/torchrun"}
+DEEPSPEED = """{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 2, "gradient_clipping": 1.0, "bf16": {"enabled": true},
+ "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true}, "overlap_comm": true}}
+"""
 
 VARIES = re.compile("|".join([
     r"\d+(\.\d+)? ?(ms|us|ns|s|TFLOPS)\b", r"[\d.]+ (tokens|MB|messages|images)/s", r"\d+:\d\d(:\d\d)?",
@@ -79,7 +93,8 @@ def commands(lines):
 
 
 def listed(command, entries):
-    return next((entry for entry in entries if command.startswith(entry)), None)
+    """The entry that the command is, or begins with: `./tandem train` alone is the command without flags."""
+    return next((entry for entry in entries if command == entry or (command.startswith(entry) and entry != "./tandem train")), None)
 
 
 def normal(line):
@@ -144,6 +159,8 @@ class Tree:
         self.write("bin/ninja", f'#!/bin/sh\ncase "$*" in */build/release*) exit 0 ;; esac\nexec {real} "$@"\n').chmod(0o755)
         self.environment = {**os.environ, "HOME": str(self.home),
                             "PATH": f"{self.folder}/bin:{ROOT}/.venv/bin:{os.environ['PATH']}"}
+        # Threads that wait sleep, so that a run beside other tests takes no CPU from them; no digit changes.
+        self.environment |= {"OMP_WAIT_POLICY": "passive", "TANDEM_SPIN": "never"}
         for name in ("TANDEM_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
             self.environment.pop(name, None)
         self.here = self.folder
@@ -161,13 +178,16 @@ class Tree:
         self.run("head -n 40 examples/demo/chats.jsonl >chats.jsonl")
         self.write("first.py", "import json\njson.dump(json.load(open('examples/demo/instructions.json'))[:24], open('data.json', 'w'))\n")
         self.run("python3 first.py")
-        for name, config in NEEDS.items():
-            if config.exists():
-                path = self.folder / name
+        self.write("ds.json", DEEPSPEED)
+        for name, needed in NEEDS.items():
+            path = self.folder / name
+            if needed.suffix == ".json" and needed.exists():
                 if path.suffix != ".json":
                     path.mkdir()
                     path = path / "config.json"
-                shutil.copy(config, path)
+                shutil.copy(needed, path)
+            elif needed.is_dir():
+                path.symlink_to(needed)
 
     def run(self, command):
         """Exit code and output; a `cd` stays."""
@@ -178,14 +198,17 @@ class Tree:
         return done.returncode, done.stdout.replace(f"{self.folder}/", "").replace(str(self.home), "~")
 
 
-class Page:
+class Pages:
+    """What all pages share: the tree, the outputs of their commands, and the faults."""
+
     def __init__(self, tree, flags):
         self.tree, self.flags = tree, flags
         self.outputs, self.seen = {}, set()  # a command is run once, and known by its text
         self.faults, self.count, self.left, self.lines = [], 0, 0, 0
+        self.name = ""
 
     def fault(self, line, text):
-        self.faults.append(f"README.md:{line}: {text}")
+        self.faults.append(f"{self.name}:{line}: {text}")
         print(self.faults[-1], flush=True)
 
     def run(self, command):
@@ -194,6 +217,8 @@ class Page:
             self.outputs[command] = self.tree.run(command)
             self.count += 1
             print(f"{time.monotonic() - begin:6.1f} s  {command}", flush=True)
+        if self.flags.show:
+            print(self.outputs[command][1], flush=True)
         return self.outputs[command]
 
     def run_block(self, lines, at, expected):
@@ -203,7 +228,7 @@ class Page:
             self.seen |= {never, later}
             lacks = next((name for name, path in NEEDS.items() if name in command and not path.exists()), None)
             if never and expected is not None:
-                self.fault(at, f"output that nobody compares, of {command}")
+                self.fault(at, f"output of a command that this test does not run: {command}")
             if never or lacks or (later and not self.flags.all):
                 self.left += 1
                 print(f"    left  {command}: {NOT_RUN.get(never) or LONG.get(later) or f'{lacks} is not here'}", flush=True)
@@ -219,57 +244,67 @@ class Page:
             if found:
                 self.fault(at, f"{found}\n--- printed was:\n{''.join(outputs)}---")
 
-    def check(self, text):
-        found = list(blocks(text))
+    def check(self, page):
+        self.name = page.relative_to(ROOT) if page.is_relative_to(ROOT) else page
+        found = list(blocks(page.read_text(encoding="utf-8")))
         section = None
         for number, (heading, language, lines, at) in enumerate(found):
             if language not in LANGUAGES:
                 self.fault(at, f"a block of the language \"{language}\"; these are known: {', '.join(sorted(LANGUAGES))}")
-            if heading != section:
+            if number == 0 or heading != section:
                 section, self.tree.here = heading, self.tree.folder
             if language == "text" and (number == 0 or found[number - 1][1] != "sh"):
                 self.fault(at, "output without a command before it")
             if language == "sh" and (not self.flags.only or heading in self.flags.only):
                 behind = found[number + 1] if number + 1 < len(found) else (None, None, None, 0)
                 self.run_block(lines, at, behind[2] if behind[1] == "text" and behind[0] == heading else None)
-        if not self.flags.only:
-            for entry in {*NOT_RUN, *LONG} - self.seen:
-                self.fault(0, f"no command begins with \"{entry}\", which this test lists")
 
-    def check_names(self, text):
+    def check_lists(self):
+        for entry in {*NOT_RUN, *LONG} - self.seen:
+            self.fault(0, f"no command begins with \"{entry}\", which this test lists")
+
+    def check_names(self, pages):
         """Commands and flags in the sentences are there."""
         self.tree.here = self.tree.folder
-        prose = re.findall(r"`([^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL))
+        prose = {}
+        for page in pages:
+            text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+            prose[page] = re.findall(r"`([^`]+)`", text)
         usage = self.tree.run("./tandem help")[1]
-        names = sorted({word for code in prose for word in re.findall(r"^\./tandem ([a-z][\w-]*)", code)})
-        for name in names:
-            if not re.search(rf"^  {name}\b", usage, re.MULTILINE):
-                self.fault(0, f"`./tandem {name}` is no command of ./tandem help")
-        helps = usage + "".join(self.tree.run(f"./tandem {name} --help")[1] for name in [*names, "cifar10", "cifar10-tutorial"]
+        names = {word for codes in prose.values() for code in codes for word in re.findall(r"^\./tandem ([a-z][\w-]*)", code)}
+        helps = usage + "".join(self.tree.run(f"./tandem {name} --help")[1] for name in sorted(names | {"cifar10", "cifar10-tutorial"})
                                 if name not in ("docs", "setup", "trust"))
-        for code in prose:
-            if "bench" in code:  # a record's command, which plot_records.py has read there
-                continue
-            for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code):
-                if not re.search(rf"{flag}(?![\w-])", helps):
-                    self.fault(0, f"{flag} is a flag of no command that the page names")
+        for page, codes in prose.items():
+            self.name = page.relative_to(ROOT)
+            for name in sorted({word for code in codes for word in re.findall(r"^\./tandem ([a-z][\w-]*)", code)}):
+                if not re.search(rf"^  {name}\b", usage, re.MULTILINE):
+                    self.fault(0, f"`./tandem {name}` is no command of ./tandem help")
+            for code in codes:
+                if "bench" in code:  # a record's command, which plot_records.py has read there
+                    continue
+                for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code):
+                    if not re.search(rf"{flag}(?![\w-])", helps):
+                        self.fault(0, f"{flag} is a flag of no command that the pages name")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("programs", type=Path, help="the folder of the built programs")
     parser.add_argument("--all", action="store_true", help="the long commands, too")
+    parser.add_argument("--pages", nargs="*", type=Path, default=[], help="these pages alone")
     parser.add_argument("--only", nargs="*", default=[], help="the commands below these headings alone")
+    parser.add_argument("--show", action="store_true", help="print what each command prints, for a page that is being written")
     flags = parser.parse_args()
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
-        page = Page(Tree(Path(folder), flags.programs.resolve()), flags)
-        page.check(text)
-        if not flags.only:
-            page.check_names(text)
-    print(f"{page.count} commands of README.md run, {page.lines} lines of output compared, {page.left} commands left, "
-          f"{len(page.faults)} faults")
-    return 1 if page.faults else 0
+        pages = Pages(Tree(Path(folder), flags.programs.resolve()), flags)
+        for page in [path.resolve() for path in flags.pages] or PAGES:
+            pages.check(page)
+        if not flags.only and not flags.pages:
+            pages.check_lists()
+            pages.check_names(PAGES + NAMED)
+    print(f"{pages.count} commands of README.md and docs/ run, {pages.lines} lines of output compared, {pages.left} commands left, "
+          f"{len(pages.faults)} faults")
+    return 1 if pages.faults else 0
 
 
 if __name__ == "__main__":

@@ -76,6 +76,18 @@ TEST_F(Finetune, SchedulesThreadsAndCheckpointingDoNotChangeOneDigit) {
   }
 }
 
+TEST_F(Finetune, PlacementNvmeAndOffloadAreLinesOfTheirOwn) {
+  const Finished done =
+      demo("nvme", fmt::format("--steps 1 --placement nvme --nvme_path '{}' --nvme_any_disk "
+                               "--activation_checkpointing --activation_offload on",
+                               path("")));
+  ASSERT_EQ(done.code, 0) << done.err;
+  for (const char* begin : {"\nplacement ", "\nnvme      ", "\noffload   "}) {
+    EXPECT_THAT(done.out, HasSubstr(begin));
+    EXPECT_THAT("\n" + content_of(path("nvme/notes.txt")), HasSubstr(begin));
+  }
+}
+
 TEST_F(Finetune, ASimulatedDeviceIsAsSlowAndAsLargeAsItIsDescribed) {
   const Finished done = demo("sim", "--steps 2 --device sim --sim_spec compute=20G,memory=64MB");
   ASSERT_EQ(done.code, 0) << done.err;
