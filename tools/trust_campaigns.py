@@ -325,9 +325,9 @@ CAMPAIGNS = [
              "$PYTHON tests/drills/machines.py --build build/release",
              "$PYTHON tests/drills/machines.py --quick --build build/release",
              drill("{restrictions} restrictions, {runs_of_tests:,} tests run under them, {failed} failed")),
-    Campaign("readme", "commands of README.md, and what they print", "all end and print as the page says",
+    Campaign("readme", "commands of README.md and of the start and how-to pages, and what they print", "all end and print as the page says",
              "$PYTHON tests/docs/readme_test.py $BIN --all", "$PYTHON tests/docs/readme_test.py $BIN",
-             line(r"^\d+ commands of README.md run, .*$")),
+             line(r"^\d+ commands of README.md and docs/ run, .*$")),
     Campaign("gpu", "hang drill on NCCL, compute-sanitizer, overlap by an outside tool", "as on the CPU; 0 reports",
              "./tandem test --gpu (on a host with GPUs)", None, passed, absent="needs a GPU; bench/results has the runs on some"),
 ]
