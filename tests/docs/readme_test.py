@@ -45,7 +45,7 @@ NOT_RUN = {
     "build/release/my_trainer": "as the line before",
 }
 LONG = {
-    "./tandem train": "the whole demo: 800 steps; docs/start/first_run.md has 50",
+    "./tandem train": "the whole demo: 800 steps; docs/start/first_run.md has 30",
     "examples/scripts/cifar10_prmoe.sh": "half a minute on two ranks",
     "build/release/bin/make_model --config examples/demo/wide_config.json": "55 million parameters; the test plot_trace draws a run",
     "./tandem train --model_name runs/wide": "as the line before",
