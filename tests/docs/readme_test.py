@@ -47,7 +47,7 @@ NOT_RUN = {
 LONG = {
     "./tandem train": "the whole demo: 800 steps; docs/start/first_run.md has 30",
     "examples/scripts/cifar10_prmoe.sh": "half a minute on two ranks",
-    "build/release/bin/make_model --config examples/demo/wide_config.json": "55 million parameters; the test plot_trace draws a run",
+    "build/release/bin/make_model --config examples/demo/wide_config.json": "55 million parameters; the section before it draws a smaller run",
     "./tandem train --model_name runs/wide": "as the line before",
     "python3 tools/plot_trace.py runs/overlap": "as the line before",
     "python3 tools/make_reference.py": "Transformers in float64: the test reference",
