@@ -280,7 +280,7 @@ class Pages:
                 if not re.search(rf"^  {name}\b", usage, re.MULTILINE):
                     self.fault(0, f"`./tandem {name}` is no command of ./tandem help")
             for code in codes:
-                if "bench" in code:  # a record's command, which plot_records.py has read there
+                if "bench" in code or code.startswith("tools/"):  # a record's command; a tool, whose flags are its own
                     continue
                 for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code):
                     if not re.search(rf"{flag}(?![\w-])", helps):
