@@ -28,6 +28,7 @@
 #pragma once
 
 #include <concepts>
+#include <coroutine>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -62,7 +63,6 @@ template <class Self, class... Messages>
 class Actor {
  public:
   using AddressType = Address<Messages...>;
-
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
@@ -78,9 +78,10 @@ class Actor {
     TANDEM_CHECK_FOR(name(), scope.loop().on_loop_thread(),
                      "an actor is started on its loop's thread; from others: loop.post(function)");
     scope_ = &scope;
-    mailbox_->open(scope.loop());
+    mailbox_->open(scope.loop(), scope.stop_token());
     scope.stop_token().link(on_stop_);
-    root_ = &scope.spawn_task(std::string_view(mailbox_->name()), &Actor::pump, this);
+    root_ = &scope.spawn_task(std::string_view(mailbox_->name()),
+                              std::exchange(scope.starts_owned_, false), &Actor::pump, this);
   }
 
   /// Refuses messages from now on; those accepted (and control messages until then) are handled,
@@ -105,8 +106,8 @@ class Actor {
   Actor(Name name, std::uint32_t credits) : Actor(name, MailboxOptions{.credits = credits}) {}
   ~Actor() {
     if (!is_child_) {
-      if (root_ != nullptr && !mailbox_->ended() && std::uncaught_exceptions() > 0) [[unlikely]] {
-        mailbox_->give_up(*scope_, *root_);
+      if (std::uncaught_exceptions() > 0) [[unlikely]] {
+        give_up();
       }
       mailbox_->abandon();
     }
@@ -131,6 +132,13 @@ class Actor {
   };
   // A child may be stopped to be restarted, so its mailbox stays open until its parent has decided.
   void on_stop() noexcept { is_child_ ? mailbox_->halt() : mailbox_->stop(); }
+
+  // It dies because an exception passes.
+  void give_up() noexcept {
+    if (root_ != nullptr && !is_child_ && !mailbox_->ended()) {
+      mailbox_->give_up(*scope_, *root_);
+    }
+  }
 
   Self& self() noexcept { return static_cast<Self&>(*this); }
 
@@ -227,11 +235,7 @@ class Actor {
   }
 
   // dispatch() returns it when the handler has run already.
-  struct Handled {
-    bool await_ready() const noexcept { return true; }
-    void await_suspend(std::coroutine_handle<>) const noexcept {}
-    void await_resume() const noexcept {}
-  };
+  using Handled = std::suspend_never;
 
   template <class M>
   static constexpr bool handles_deferred() {

@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "runtime/detail/mailbox/mailbox_await.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 
@@ -43,7 +44,10 @@ class Address {
   /// mailbox's bound): a greedy one can't fill the mailbox for the others. Copies share the
   /// credits. The actor gives them back; nothing loses any.
   [[nodiscard]] Address with_credits(std::uint32_t credits) const {
-    TANDEM_CHECK(credits > 0, "a sender has one credit at least");
+    if (credits == 0) {
+      throw user_error("actor", "{}: a share of 0 messages; a sender has one credit at least",
+                       name());
+    }
     Address mine;
     if (to_.mailbox() != nullptr) {
       auto* share = new detail::SenderShare(credits);

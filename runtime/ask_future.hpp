@@ -8,6 +8,7 @@
 //   int sum = ask_future(meter.address(), Sum{}, 100ms).get();   // throws what the handler threw
 #pragma once
 
+#include <chrono>
 #include <future>
 #include <utility>
 
@@ -34,21 +35,23 @@ RootTask answer_future(Address<R> to, R request, Duration limit,
 
 }  // namespace detail
 
-/// The future throws what co_await ask() throws. An actor that was not started answers nothing:
-/// ActorClosed.
-template <Request R, class... Messages>
+/// The future throws what co_await ask() throws. An actor that was not started, or takes nothing
+/// any more, answers nothing: ActorClosed.
+template <Request R, class... Messages, class Rep = Duration::rep, class Period = Duration::period>
   requires detail::OneOf<R, Messages...>
-[[nodiscard]] std::future<typename R::Reply> ask_future(const Address<Messages...>& to, R request,
-                                                        Duration limit = Duration::max()) {
+[[nodiscard]] std::future<typename R::Reply> ask_future(
+    const Address<Messages...>& to, R request,
+    std::chrono::duration<Rep, Period> limit = Duration::max()) {
   std::promise<typename R::Reply> answer;
   std::future<typename R::Reply> future = answer.get_future();
-  EventLoop* home = to.mailbox() != nullptr ? to.mailbox()->loop() : nullptr;
+  // An actor that takes nothing any more may have outlived its loop.
+  EventLoop* home = to.closed() ? nullptr : to.mailbox()->loop();
   if (home == nullptr) {
     answer.set_exception(std::make_exception_ptr(ActorClosed(to.name())));
     return future;
   }
-  const detail::RootTask task =
-      detail::answer_future<R>(Address<R>(to), std::move(request), limit, std::move(answer));
+  const detail::RootTask task = detail::answer_future<R>(Address<R>(to), std::move(request),
+                                                         saturated(limit), std::move(answer));
   task.set_name("ask_future");
   home->post_from_any_thread(task.start());
   return future;

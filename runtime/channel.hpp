@@ -7,16 +7,20 @@
 // Thread rule: the loop's thread. Between loops: messages (runtime/address.hpp).
 // Cancel rule: send(value, stop) and receive(stop) end with Stopped as long as they wait; a value
 // that was not sent then dies with its sender. A value that was handed to a receiver which is
-// stopped before its turn goes back into the channel, in front: no stop, deadline or first_of loses
-// one. The channel outlives those that wait, which its end checks.
+// stopped before its turn goes back into the channel, in front and in its order: no stop, deadline
+// or first_of loses one. The channel outlives those that wait, which its end checks.
 //
 //   while (std::optional<Line> line = co_await lines.receive(stop)) { ... }   // until it is closed
 //   std::optional<Line> line = co_await lines.receive(100ms, stop);   // throws DeadlineExceeded
 // From whichever of several has a value first: runtime/select.hpp.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
+#include <iterator>
+#include <list>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -41,8 +45,9 @@ class Channel {
 
   explicit Channel(std::size_t capacity) noexcept : capacity_(capacity) {}
   ~Channel() {
-    TANDEM_CHECK(senders_.empty() && receivers_.empty(),
-                 "a channel died while a coroutine waits for it");
+    const detail::WaitList& those = senders_.empty() ? receivers_ : senders_;
+    TANDEM_CHECK_FOR(those.waiting(), those.empty(),
+                     "a channel died while a coroutine waits for it");
   }
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -60,8 +65,10 @@ class Channel {
   [[nodiscard]] TimedReceiveAwaiter receive(TimePoint deadline, StopToken stop = {}) noexcept {
     return TimedReceiveAwaiter(*this, deadline, std::move(stop));
   }
-  [[nodiscard]] TimedReceiveAwaiter receive(Duration limit, StopToken stop = {}) noexcept {
-    return receive(time_after(EventLoop::current().now(), limit), std::move(stop));
+  template <class Rep, class Period>
+  [[nodiscard]] TimedReceiveAwaiter receive(std::chrono::duration<Rep, Period> limit,
+                                            StopToken stop = {}) noexcept {
+    return receive(time_after(EventLoop::current().now(), saturated(limit)), std::move(stop));
   }
   /// False, and `value` as it was: full or closed.
   [[nodiscard]] bool try_send(T&& value) {
@@ -70,29 +77,18 @@ class Channel {
     }
     if (auto* receiver = static_cast<ReceiveAwaiter*>(receivers_.take_first())) {
       receiver->value_.emplace(std::move(value));
+      receiver->turn_ = ++turns_;
       return true;
     }
-    if (values_.size() >= capacity_) {
+    if (size() >= capacity_) {
       return false;
     }
     values_.push_back(std::move(value));
     return true;
   }
   [[nodiscard]] std::optional<T> try_receive() {
-    std::optional<T> value;
-    if (!values_.empty()) {
-      value.emplace(std::move(values_.front()));
-      values_.pop_front();
-    }
-    if (auto* sender = static_cast<SendAwaiter*>(senders_.take_first())) {
-      sender->sent_ = true;
-      if (value) {
-        values_.push_back(std::move(sender->value_));
-      } else {  // nothing is kept here
-        value.emplace(std::move(sender->value_));
-      }
-    }
-    return value;
+    std::uint64_t turn = 0;
+    return take(turn);
   }
 
   /// Nothing more is accepted; those that wait go on.
@@ -102,23 +98,62 @@ class Channel {
     }
   }
   [[nodiscard]] bool closed() const noexcept { return closed_; }
-  [[nodiscard]] std::size_t size() const noexcept { return values_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept { return values_.size() + returned_.size(); }
 
  private:
+  // A value that came back, and the turn in which it had left the channel.
+  struct Returned {
+    std::uint64_t turn;
+    T value;
+  };
+  // try_receive(); `turn`: of the value.
+  std::optional<T> take(std::uint64_t& turn) {
+    std::optional<T> value;
+    if (!returned_.empty()) [[unlikely]] {
+      turn = returned_.front().turn;
+      value.emplace(std::move(returned_.front().value));
+      returned_.pop_front();
+    } else {
+      turn = ++turns_;
+      if (!values_.empty()) {
+        value.emplace(std::move(values_.front()));
+        values_.pop_front();
+      }
+    }
+    if (value && size() >= capacity_) {
+      return value;  // no room is free yet: values came back, or none are kept here
+    }
+    if (auto* sender = static_cast<SendAwaiter*>(senders_.take_first())) {
+      sender->sent_ = true;
+      if (value) {
+        values_.push_back(std::move(sender->value_));
+      } else {
+        value.emplace(std::move(sender->value_));
+      }
+    }
+    return value;
+  }
   // Takes back the value of a receiver that was stopped after the value had been handed over.
-  void take_back(T value) {
+  void take_back(T value, std::uint64_t turn) {
     if (auto* receiver = static_cast<ReceiveAwaiter*>(receivers_.take_first())) {
       receiver->value_.emplace(std::move(value));
-    } else {
-      values_.push_front(std::move(value));
+      receiver->turn_ = turn;
+      return;
     }
+    auto place = returned_.end();
+    while (place != returned_.begin() && std::prev(place)->turn > turn) {
+      --place;
+    }
+    returned_.insert(place, Returned{turn, std::move(value)});
   }
 
   std::size_t capacity_;
   bool closed_ = false;
   std::deque<T> values_;
-  detail::WaitList senders_;    // while it is full
-  detail::WaitList receivers_;  // while it is empty
+  std::list<Returned> returned_;  // before all others, in the order of their turns
+  std::uint64_t turns_ = 0;       // values that have left
+  detail::WaitList senders_;      // while it is full
+  detail::WaitList receivers_;    // while it is empty
 };
 
 template <class T>
@@ -166,7 +201,7 @@ class Channel<T>::ReceiveAwaiter : protected detail::ListedWaiter {
     if (stop_at_start()) {
       return true;
     }
-    value_ = channel_.try_receive();
+    value_ = channel_.take(turn_);
     return (value_ || channel_.closed_) && EventLoop::current().may_continue_synchronously();
   }
   template <class Promise>
@@ -179,7 +214,7 @@ class Channel<T>::ReceiveAwaiter : protected detail::ListedWaiter {
   }
   std::optional<T> await_resume() {
     if (value_ && stop_requested()) {
-      channel_.take_back(std::move(*value_));
+      channel_.take_back(std::move(*value_), turn_);
       throw Stopped();
     }
     throw_if_stopped();
@@ -190,6 +225,7 @@ class Channel<T>::ReceiveAwaiter : protected detail::ListedWaiter {
   friend class Channel;
   Channel& channel_;
   std::optional<T> value_;
+  std::uint64_t turn_ = 0;  // of the value
 };
 
 template <class T>
@@ -204,7 +240,7 @@ class Channel<T>::TimedReceiveAwaiter : public ReceiveAwaiter {
   void await_suspend(std::coroutine_handle<Promise> coroutine) {
     ReceiveAwaiter::await_suspend(coroutine);
     if (this->is_listed()) {
-      timer_.start(deadline_);
+      timer_.start(EventLoop::current(), deadline_);
     }
   }
   std::optional<T> await_resume() {
@@ -226,12 +262,12 @@ class Channel<T>::Candidate final : public ReceiveAwaiter, public detail::Candid
   explicit Candidate(std::pair<Channel*, StopToken> from) noexcept
       : ReceiveAwaiter(*from.first, std::move(from.second)) {}
   bool take() override {
-    this->value_ = this->channel_.try_receive();
+    this->value_ = this->channel_.take(this->turn_);
     return this->value_.has_value();
   }
   [[nodiscard]] bool has_value() const noexcept override { return this->value_.has_value(); }
   void give_back() override {
-    this->channel_.take_back(std::move(*this->value_));
+    this->channel_.take_back(std::move(*this->value_), this->turn_);
     this->value_.reset();
   }
   [[nodiscard]] bool closed() const noexcept override { return this->channel_.closed_; }

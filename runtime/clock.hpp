@@ -68,7 +68,9 @@ class ManualClock final : public Clock {
   [[nodiscard]] TimePoint now() const noexcept override {
     return TimePoint(Duration(now_ns_.load(std::memory_order_relaxed)));
   }
-  void advance(Duration by) noexcept { now_ns_.fetch_add(by.count(), std::memory_order_relaxed); }
+  void advance(Duration by) noexcept {
+    now_ns_.store(time_after(now(), by).time_since_epoch().count(), std::memory_order_relaxed);
+  }
   bool skip_to(TimePoint next) noexcept override;
   [[nodiscard]] bool runs_by_itself() const noexcept override { return false; }
 

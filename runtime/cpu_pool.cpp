@@ -79,19 +79,6 @@ void CpuPool::submit(Job& job) {
   }
 }
 
-void CpuPool::remove_from_queue(Job& job) noexcept {
-  Job* previous = nullptr;
-  for (Job* at = first_job_; at != nullptr; previous = at, at = at->next_job) {
-    if (at == &job) {
-      (previous == nullptr ? first_job_ : previous->next_job) = job.next_job;
-      if (last_job_ == &job) {
-        last_job_ = previous;
-      }
-      return;
-    }
-  }
-}
-
 void CpuPool::work(int index) {
   thread::set_name(fmt::format("{} {}", options_.name, index));
   if (!options_.cores.empty()) {
@@ -162,9 +149,12 @@ CpuPool::Job* CpuPool::join_first_job() noexcept {
   return first_job_;
 }
 
-// All chunks are taken: no other worker may join. The last of those that did ends the job.
+// All chunks are taken: no other worker may join. The last of those that did ends the job. Workers
+// join the first job alone, so that it is this one, or this one has left the queue.
 Op* CpuPool::leave_job(Job& job) noexcept {
-  remove_from_queue(job);
+  if (first_job_ == &job) {
+    first_job_ = job.next_job;
+  }
   return --job.workers == 0 ? &job.resume : nullptr;
 }
 

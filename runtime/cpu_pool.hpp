@@ -143,15 +143,14 @@ class CpuPool {
   [[nodiscard]] Op* leave_job(Job& job) noexcept;
   void run_chunks(Job& job) noexcept;
   bool run_next_chunk(Job& job) noexcept;
-  void remove_from_queue(Job& job) noexcept;
 
   EventLoop& loop_;
   Options options_;
   std::mutex mutex_;
   std::condition_variable work_there_;
   Job* first_job_ =
-      nullptr;  // all of them have chunks that no worker has taken, as far as is known
-  Job* last_job_ = nullptr;
+      nullptr;               // all of them have chunks that no worker has taken, as far as is known
+  Job* last_job_ = nullptr;  // valid while there is a first
   bool stopping_ = false;
   bool spinning_ = false;                // the first worker is, and no job is left to it yet
   std::atomic<std::uint32_t> calls_{0};  // for a spinning worker to see: counted after each change

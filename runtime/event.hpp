@@ -26,7 +26,7 @@ class Event {
 
   Event() noexcept = default;
   explicit Event(bool set) noexcept : set_(set) {}
-  ~Event() { TANDEM_CHECK(first_ == nullptr, "an event died while a coroutine waits for it"); }
+  ~Event();
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
@@ -101,6 +101,11 @@ class Event::Awaiter {
   Awaiter* next_ = nullptr;
   Callback callback_;
 };
+
+inline Event::~Event() {
+  TANDEM_CHECK_FOR(detail::waiting_task(first_ != nullptr ? &first_->resume_ : nullptr),
+                   first_ == nullptr, "an event died while a coroutine waits for it");
+}
 
 inline void Event::set() noexcept {
   set_ = true;

@@ -198,6 +198,17 @@ void EventLoop::note_time() noexcept {
 
 std::size_t EventLoop::run_ready(std::size_t most) {
   Running running(*this);
+  try {
+    return run_what_is_ready(most);
+  } catch (...) {
+    if (foreign_ != nullptr) {
+      foreign_->ring();  // the rest is to be done, and nothing else says so
+    }
+    throw;
+  }
+}
+
+std::size_t EventLoop::run_what_is_ready(std::size_t most) {
   take_arrived();
   if (!timers_.empty()) {
     timers_.take_due(now(), queue_);

@@ -80,7 +80,7 @@ class EventLoop {
   TaskResult<Factory, Args...> run(Factory factory, Args... args) {
     using Value = TaskResult<Factory, Args...>;
     Running running(*this);
-    detail::MainResult<Value> result;
+    detail::MainResult<Value> result{.loop = this};
     detail::RootTask root = detail::run_root<Value>(std::move(factory), std::move(args)...);
     root.set_name("main");
     take_arrived();  // what this thread sent before comes before what the task sends
@@ -114,10 +114,14 @@ class EventLoop {
 
   /// Queues `op`; it runs in the order of posting. Never allocates.
   void post(Op& op) noexcept {
+    check_here();
+    queue_.push(op);
+  }
+  /// Ends the process, in words, on a thread that is not the loop's.
+  void check_here() const noexcept {
     if (detail::t_loop != this) [[unlikely]] {
       check_thread();
     }
-    queue_.push(op);
   }
 
   /// Any thread: calls `function` on the loop's thread, once. An exception of it comes out of
@@ -256,6 +260,7 @@ class EventLoop {
   };
 
   void check_thread() const noexcept;
+  std::size_t run_what_is_ready(std::size_t most);
   void note_thrown(std::exception_ptr error) noexcept;
   void take_arrived() noexcept;
   void run_until(const bool& done);

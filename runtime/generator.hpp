@@ -65,7 +65,8 @@ class [[nodiscard("a generator runs only when its next() is awaited")]] Generato
     template <std::derived_from<TaskPromiseBase> Promise>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> parent) noexcept {
       promise_type& promise = generator_.promise();
-      TANDEM_CHECK(promise.continuation == nullptr, "one coroutine at a time awaits a generator");
+      TANDEM_CHECK_FOR(promise.made.function_name(), promise.continuation == nullptr,
+                       "one coroutine at a time awaits a generator");
       promise.continuation = parent;
       promise.parent = &parent.promise();
       promise.task = promise.parent->task;

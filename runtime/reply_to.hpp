@@ -47,7 +47,8 @@ class ReplyTo {
   template <class... Args>
     requires(std::is_void_v<Reply> ? sizeof...(Args) == 0 : sizeof...(Args) == 1)
   void send(Args&&... value) {
-    TANDEM_CHECK(envelope_ != nullptr, "a request is answered once");
+    TANDEM_CHECK_FOR(detail::kTypeName<R>, envelope_ != nullptr, "a request is answered once");
+    check_thread();
     if (envelope_->failed) {
       (void)release();
       return;
@@ -82,9 +83,15 @@ class ReplyTo {
     Sending& operator=(const Sending&) = delete;
     ReplyTo& reply;
   };
+  void check_thread() const noexcept {
+    if (!envelope_->failed) {  // else the actor may be gone
+      mailbox_->loop()->check_here();
+    }
+  }
   // The envelope to answer with; null if the asker has been told already that the actor ended.
   detail::RequestEnvelope<R>* release() noexcept {
-    TANDEM_CHECK(envelope_ != nullptr, "a request is answered once");
+    TANDEM_CHECK_FOR(detail::kTypeName<R>, envelope_ != nullptr, "a request is answered once");
+    check_thread();
     detail::RequestEnvelope<R>* envelope = std::exchange(envelope_, nullptr);
     if (envelope->call != nullptr) {
       std::exchange(envelope->call, nullptr)->reply = nullptr;
@@ -100,6 +107,7 @@ class ReplyTo {
     if (envelope_ == nullptr) {
       return;
     }
+    check_thread();
     if (envelope_->call != nullptr) {  // its handler says why, if it throws
       std::exchange(envelope_, nullptr)->call->dropped = true;
     } else {

@@ -1,17 +1,20 @@
 #include "runtime/scope.hpp"
 
 #include <cstdio>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "runtime/detail/await_chain.hpp"
 #include "runtime/exit_reason.hpp"
 #include "runtime/trace.hpp"
+#include "runtime/util/error.hpp"
 #include "runtime/util/planted.hpp"
 
 namespace tandem {
 
 Scope::~Scope() {
+  loop_.check_here();
   if (running() != 0 && std::uncaught_exceptions() > exceptions_ && !loop_.is_running()) {
     join_while_unwinding();
   }
@@ -81,20 +84,19 @@ void Scope::begin(detail::RootTask::promise_type& task) noexcept {
 }
 
 void Scope::close_next_owned() noexcept {
-  std::size_t open = 0;
-  Owned* newest = nullptr;
-  for (const auto& each : owned_) {
-    if (!each->ended()) {
-      ++open;
-      newest = each.get();
-    }
+  if (owned_running_ == 0 || running() > owned_running_) {
+    return;
   }
-  if (newest != nullptr && running() <= open) {
-    newest->close();
+  while (may_be_open_ > 0 && owned_[may_be_open_ - 1]->ended()) {
+    --may_be_open_;
+  }
+  if (may_be_open_ > 0) {
+    owned_[may_be_open_ - 1]->close();
   }
 }
 
 void Scope::enter_loop() noexcept {
+  loop_.check_here();
   detail::LoopRegistry& registry = loop_.registry();
   next_on_loop_ = registry.first_scope;
   link_on_loop_ = &registry.first_scope;
@@ -112,6 +114,7 @@ void Scope::enter(detail::RootTask::promise_type& task) noexcept {
   }
   first_ = &task;
   ++running_;
+  owned_running_ += task.is_owned_actor ? 1 : 0;
   empty_.reset();
   if (trace::enabled()) [[unlikely]] {
     task.trace_id = trace::detail::next_id();
@@ -134,6 +137,7 @@ void Scope::leave(detail::RootTask::promise_type& task) noexcept {
                            .start_ns = trace::detail::now_ns(),
                            .id = task.trace_id});
   }
+  owned_running_ -= task.is_owned_actor ? 1 : 0;
   if (--running_ == 0 || planted(Bug::kJoinTooEarly)) {
     empty_.set();
   } else if (joining_ && !owned_.empty()) {
@@ -142,6 +146,7 @@ void Scope::leave(detail::RootTask::promise_type& task) noexcept {
 }
 
 void Scope::fail(const char* task, std::exception_ptr error, const char* message) {
+  loop_.check_here();
   if (stop_requested() && detail::is_stopped(error)) {
     return;  // as asked
   }
@@ -149,7 +154,34 @@ void Scope::fail(const char* task, std::exception_ptr error, const char* message
   request_stop();
 }
 
+namespace {
+// Whether the awaiting coroutine is a task of the scope, or runs under one.
+struct RunsIn {
+  const Scope& scope;
+  bool answer = false;
+
+  bool await_ready() const noexcept { return false; }
+  template <std::derived_from<TaskPromiseBase> Promise>
+  bool await_suspend(std::coroutine_handle<Promise> self) noexcept {
+    const TaskPromiseBase* root = &self.promise();
+    while (root->parent != nullptr) {
+      root = root->parent;
+    }
+    answer = root->scope == &scope;
+    return false;
+  }
+  bool await_resume() const noexcept { return answer; }
+};
+}  // namespace
+
 Task<> Scope::join() {
+  if (running() > 0 && co_await RunsIn{*this}) {
+    throw failure(
+        ExitCode::kFailure, "scope",
+        "{} is joined by a task of its own, which would wait for itself for ever; join it "
+        "from outside, or return",
+        name_);
+  }
   joining_ = true;
   close_next_owned();
   while (running() > 0) {
@@ -175,6 +207,7 @@ std::string Scope::describe() const {
 
 bool detail::LeaveScope::await_suspend(std::coroutine_handle<RootTask::promise_type> self) {
   RootTask::promise_type& task = self.promise();
+  TANDEM_CHECK_FOR(task.name, &task.scope->loop() == t_loop, kResumedElsewhere);
   if (error != nullptr) {
     task.scope->fail(task.name, std::move(error));
   }

@@ -3,8 +3,8 @@
 // join() always awaits all of them. The first failure asks the siblings to stop (their StopToken)
 // and is what join() rethrows; the later ones are kept in failures(). A Stopped that follows a
 // request is no failure. A scope dies empty; one that dies because an exception passes, where its
-// loop does not run, asks its tasks to stop and waits for them. A failure that no join() rethrew
-// and no failures() showed by then is said on stderr.
+// loop does not run, asks its tasks to stop and waits for them. Failures of a scope that dies
+// without a join() or failures() that came after them are said on stderr.
 // It may own actors: start<A>(args...) makes one and starts it; join() closes it when all else has
 // ended, the newest first, and it dies with the scope.
 // Thread rule: the loop's thread (or of the owner's while the loop does not run); spawn() from
@@ -66,13 +66,17 @@ class Scope {
   template <class A, class... Args>
   A& start(Args&&... args);
 
-  void request_stop() noexcept { stop_.request_stop(); }
+  void request_stop() noexcept {
+    loop_.check_here();
+    stop_.request_stop();
+  }
   [[nodiscard]] bool stop_requested() const noexcept { return stop_.stop_requested(); }
   [[nodiscard]] StopToken stop_token() noexcept { return stop_.token(); }
   /// For requesting the stop from other threads.
   [[nodiscard]] StopHandle stop_handle() { return stop_.handle(loop_); }
 
-  /// Waits until no task is left, then rethrows the first failure, if there was one.
+  /// Waits until no task is left, then rethrows the first failure, if there was one. Throws Error
+  /// in a task of this scope, which would wait for itself.
   Task<> join();
   class EmptyAwaiter;
   /// Waits until no task is left.
@@ -120,7 +124,8 @@ class Scope {
   };
 
   template <class Factory, class... Args>
-  detail::RootTask::promise_type& spawn_task(Name name, Factory factory, Args... args);
+  detail::RootTask::promise_type& spawn_task(Name name, bool is_owned_actor, Factory factory,
+                                             Args... args);
   void begin(detail::RootTask::promise_type& task) noexcept;
   void join_while_unwinding() noexcept;
   void report_failures() const noexcept;
@@ -142,6 +147,9 @@ class Scope {
   int exceptions_ = std::uncaught_exceptions();  // that passed when it was made
   std::atomic<std::size_t> arriving_{0};         // tasks on their way from other threads
   std::vector<std::unique_ptr<Owned>> owned_;
+  std::size_t may_be_open_ = 0;    // those of owned_ behind this number have ended
+  std::size_t owned_running_ = 0;  // tasks of owned actors
+  bool starts_owned_ = false;      // the actor that is started now is one
   bool joining_ = false;
   Scope* next_on_loop_ = nullptr;
   Scope** link_on_loop_ = nullptr;  // the pointer that points here
@@ -215,9 +223,11 @@ RootTask run_spawned(Factory factory, Args... args) {
 }  // namespace detail
 
 template <class Factory, class... Args>
-detail::RootTask::promise_type& Scope::spawn_task(Name name, Factory factory, Args... args) {
+detail::RootTask::promise_type& Scope::spawn_task(Name name, bool is_owned_actor, Factory factory,
+                                                  Args... args) {
   detail::RootTask task = detail::run_spawned(std::move(factory), std::move(args)...);
   task.set_name(name.c_str());
+  task.promise().is_owned_actor = is_owned_actor;
   begin(task.promise());
   return task.promise();
 }
@@ -225,7 +235,7 @@ detail::RootTask::promise_type& Scope::spawn_task(Name name, Factory factory, Ar
 template <class Factory, class... Args>
   requires TaskFactory<Factory, Args...>
 void Scope::spawn(Name name, Factory factory, Args... args) {
-  (void)spawn_task(name, std::move(factory), std::move(args)...);
+  (void)spawn_task(name, false, std::move(factory), std::move(args)...);
 }
 
 template <class A, class... Args>
@@ -233,6 +243,8 @@ A& Scope::start(Args&&... args) {
   auto owned = std::make_unique<OwnedActor<A>>(std::forward<Args>(args)...);
   A& actor = owned->actor;
   owned_.push_back(std::move(owned));
+  may_be_open_ = owned_.size();
+  starts_owned_ = true;
   actor.start(*this);
   return actor;
 }

@@ -15,6 +15,7 @@
 //   co_await select(stop, std::vector<Channel<int>*>{&a, &b});
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <optional>
@@ -85,10 +86,12 @@ template <class... Ts>
   return detail::select_one<typename detail::FirstValueOf<Ts...>::Type, Ts...>(
       std::tuple<Channel<Ts>*...>(&channels...), deadline, std::move(stop));
 }
-template <class... Ts>
+template <class Rep, class Period, class... Ts>
   requires(sizeof...(Ts) > 0)
-[[nodiscard]] auto select(Duration limit, StopToken stop, Channel<Ts>&... channels) {
-  return select(time_after(EventLoop::current().now(), limit), std::move(stop), channels...);
+[[nodiscard]] auto select(std::chrono::duration<Rep, Period> limit, StopToken stop,
+                          Channel<Ts>&... channels) {
+  return select(time_after(EventLoop::current().now(), saturated(limit)), std::move(stop),
+                channels...);
 }
 template <class... Ts>
   requires(sizeof...(Ts) > 0)
@@ -106,9 +109,10 @@ template <class T>
 [[nodiscard]] auto select(TimePoint deadline, StopToken stop, std::vector<Channel<T>*> channels) {
   return detail::select_of_range<T>(std::move(channels), deadline, std::move(stop));
 }
-template <class T>
-[[nodiscard]] auto select(Duration limit, StopToken stop, std::vector<Channel<T>*> channels) {
-  return select(time_after(EventLoop::current().now(), limit), std::move(stop),
+template <class Rep, class Period, class T>
+[[nodiscard]] auto select(std::chrono::duration<Rep, Period> limit, StopToken stop,
+                          std::vector<Channel<T>*> channels) {
+  return select(time_after(EventLoop::current().now(), saturated(limit)), std::move(stop),
                 std::move(channels));
 }
 template <class T>

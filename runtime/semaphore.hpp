@@ -30,22 +30,26 @@ class Semaphore {
 
   explicit Semaphore(std::size_t permits) noexcept : permits_(permits), free_(permits) {}
   ~Semaphore() {
-    TANDEM_CHECK(waiting_.empty(), "a semaphore died while a coroutine waits for it");
+    TANDEM_CHECK_FOR(waiting_.waiting(), waiting_.empty(),
+                     "a semaphore died while a coroutine waits for it");
     TANDEM_CHECK_EQ(free_, permits_, "a semaphore died before its permits");
   }
   Semaphore(const Semaphore&) = delete;
   Semaphore& operator=(const Semaphore&) = delete;
 
-  /// co_await gives a Permit, which stands for `count` of them; more than there are is a mistake.
+  /// co_await gives a Permit, which stands for `count` of them. Throws Error where it has fewer at
+  /// all.
   [[nodiscard]] Awaiter acquire(StopToken stop = {}) noexcept;
   [[nodiscard]] Awaiter acquire(std::size_t count, StopToken stop = {}) noexcept;
   /// nullopt: fewer are free, or others wait.
-  [[nodiscard]] std::optional<Permit> try_acquire(std::size_t count = 1) noexcept;
+  [[nodiscard]] std::optional<Permit> try_acquire(std::size_t count = 1);
   [[nodiscard]] std::size_t available() const noexcept { return free_; }
 
  private:
-  bool take(std::size_t count) noexcept {
-    TANDEM_CHECK_LE(count, permits_, "a semaphore was asked for more permits than it has");
+  bool take(std::size_t count) {
+    if (count > permits_) [[unlikely]] {
+      throw_too_many(count);
+    }
     const bool got = free_ >= count && waiting_.empty();
     free_ -= got ? count : 0;
     return got;
@@ -55,6 +59,7 @@ class Semaphore {
     serve();
   }
   void serve() noexcept;
+  [[noreturn]] void throw_too_many(std::size_t count) const;
 
   std::size_t permits_;
   std::size_t free_;
@@ -96,7 +101,7 @@ class Semaphore::Awaiter : detail::ListedWaiter {
   Awaiter(Semaphore& semaphore, std::size_t count, StopToken stop) noexcept
       : ListedWaiter(std::move(stop)), semaphore_(semaphore), count_(count) {}
 
-  bool await_ready() noexcept {
+  bool await_ready() {
     if (stop_at_start()) {
       return true;
     }
@@ -132,7 +137,7 @@ inline Semaphore::Awaiter Semaphore::acquire(StopToken stop) noexcept {
 inline Semaphore::Awaiter Semaphore::acquire(std::size_t count, StopToken stop) noexcept {
   return {*this, count, std::move(stop)};
 }
-inline std::optional<Semaphore::Permit> Semaphore::try_acquire(std::size_t count) noexcept {
+inline std::optional<Semaphore::Permit> Semaphore::try_acquire(std::size_t count) {
   return take(count) ? std::optional(Permit(*this, count)) : std::nullopt;
 }
 // In their order, as far as the free permits go; a permit that is given here is not free any more.

@@ -1,13 +1,19 @@
 #include "runtime/stop_token.hpp"
 
+#include "runtime/detail/loop_link.hpp"
 #include "runtime/event_loop.hpp"
 
 namespace tandem {
 
 // Kept alive by its handles and, while it is on its way through the loop's inbox, by itself.
 struct StopHandle::Shared : Op {
-  Shared(EventLoop& loop_in, StopSource& source_in) noexcept
-      : Op(&Shared::arrive), loop(loop_in), source(&source_in) {}
+  Shared(EventLoop& loop, StopSource& source_in) noexcept
+      : Op(&Shared::arrive), link(loop.link()), source(&source_in) {
+    link.add_reference();
+  }
+  ~Shared() { link.release(); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
 
   static void arrive(Op& op) noexcept {
     auto& shared = static_cast<Shared&>(op);
@@ -17,7 +23,7 @@ struct StopHandle::Shared : Op {
     }
   }
 
-  EventLoop& loop;
+  detail::LoopLink& link;
   StopSource* source;  // of the loop's thread; null when the source is gone
   std::atomic<bool> posted{false};
   std::shared_ptr<Shared> in_flight;
@@ -27,7 +33,9 @@ void StopHandle::request_stop() const noexcept {
   // acq_rel: the caller that sets it owns in_flight until the op has run.
   if (!shared_->posted.exchange(true, std::memory_order_acq_rel)) {
     shared_->in_flight = shared_;
-    shared_->loop.post_from_any_thread(*shared_);
+    if (!shared_->link.post(*shared_)) {
+      shared_->in_flight.reset();
+    }
   }
 }
 
@@ -39,11 +47,15 @@ StopSource::FromParent::FromParent(StopSource& child_in) noexcept
 StopSource::StopSource(StopToken parent) : state_(new detail::StopState), from_parent_(*this) {
   state_->requested = parent.stop_requested();
   parent.link(from_parent_);
+  if (from_parent_.link_to_this != nullptr) {
+    state_->parent = parent.state_;  // which lives at least as long as that link
+  }
 }
 
 StopSource::~StopSource() {
   TANDEM_CHECK(state_->first == nullptr, "a stop source died while a coroutine waits on its token");
   state_->orphaned = true;
+  state_->parent = nullptr;
   state_->release();
   if (shared_ != nullptr) {
     shared_->source = nullptr;
@@ -55,6 +67,7 @@ void StopSource::request_stop() noexcept {
     return;
   }
   state_->requested = true;
+  state_->parent = nullptr;
   while (StopCallback* callback = state_->first) {
     callback->unlink();
     callback->on_stop(*callback);

@@ -60,7 +60,8 @@ namespace detail {
 /// The state that a source shares with its tokens, counted.
 struct StopState {
   bool requested = false;
-  bool orphaned = false;  // the source is gone
+  bool orphaned = false;        // the source is gone
+  StopState* parent = nullptr;  // whose stop is this one's, too; null: none, or both are stopped
   std::atomic<std::uint32_t> references{1};
   StopCallback* first = nullptr;
 
@@ -110,6 +111,14 @@ class StopToken {
       throw Stopped();
     }
   }
+  /// A stop of what `other` is of stops this, too (and has not done so yet).
+  [[nodiscard]] bool stops_with(const StopToken& other) const noexcept {
+    const detail::StopState* at = state_;
+    while (at != nullptr && at != other.state_) {
+      at = at->parent;
+    }
+    return at != nullptr;
+  }
   /// `callback` is called at the request; within this, if stop was requested before.
   void link(StopCallback& callback) const noexcept {
     if (state_ == nullptr || state_->requested || state_->orphaned) {
@@ -130,11 +139,11 @@ class StopToken {
   }
 
  private:
+  friend class StopSource;
   detail::StopState* state_ = nullptr;
 };
 
-/// Requests a stop from any thread; harmless when the source is gone already. The loop outlives the
-/// handle.
+/// Requests a stop from any thread; harmless when the source, or its loop, is gone already.
 class StopHandle {
  public:
   void request_stop() const noexcept;

@@ -154,7 +154,8 @@ class [[nodiscard("a Task runs only when it is awaited")]] Task {
     template <std::derived_from<TaskPromiseBase> Promise>
     std::coroutine_handle<> await_suspend(std::coroutine_handle<Promise> parent) noexcept {
       promise_type& promise = task_.promise();
-      TANDEM_CHECK(promise.continuation == nullptr, "a task is awaited exactly once");
+      TANDEM_CHECK_FOR(promise.made.function_name(), promise.continuation == nullptr,
+                       "a task is awaited exactly once");
       promise.continuation = parent;
       promise.parent = &parent.promise();
       promise.task = promise.parent->task;

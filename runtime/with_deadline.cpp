@@ -33,18 +33,16 @@ void report_kept(const TaskPromiseBase& task, EventLoop& loop) {
 
 }  // namespace
 
-void detail::DeadlineTimer::be_due(Op& op) noexcept {
-  auto& self = static_cast<DeadlineTimer&>(op);
-  EventLoop& loop = self.scope.loop();
-  if (!self.asked) {
-    self.asked = true;
-    self.late = !self.scope.stop_requested();  // otherwise something else has stopped it before
-    self.scope.request_stop();
-    loop.arm(self, time_after(loop.now(), kPatience));
+void detail::DeadlineTimer::be_due() noexcept {
+  EventLoop& loop = scope.loop();
+  if (asked) {
+    report_kept(task, loop);
     return;
   }
-  self.said = true;
-  report_kept(self.task, loop);
+  asked = true;
+  late = !scope.stop_requested();  // otherwise something else has stopped it before
+  scope.request_stop();
+  start(loop, time_after(loop.now(), kPatience));
 }
 
 void detail::throw_late(const std::exception_ptr& failure) {

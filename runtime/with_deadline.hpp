@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "runtime/deadline.hpp"
+#include "runtime/detail/loose_timer.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/util/outcome.hpp"
@@ -29,23 +30,15 @@ namespace tandem {
 namespace detail {
 
 /// Stops a scope when it is due; due a second time, it says what the scope's tasks wait for.
-struct DeadlineTimer : TimerOp {
+struct DeadlineTimer final : LooseTimer {
   static constexpr Duration kPatience = std::chrono::seconds(1);
 
-  DeadlineTimer(Scope& watched, const TaskPromiseBase& of) noexcept
-      : TimerOp(&DeadlineTimer::be_due), scope(watched), task(of) {}
-  static void be_due(Op& op) noexcept;
-  /// It does not run any more.
-  void end() noexcept {
-    if (!said) {
-      scope.loop().take_back(static_cast<TimerOp&>(*this));
-    }
-  }
+  DeadlineTimer(Scope& watched, const TaskPromiseBase& of) noexcept : scope(watched), task(of) {}
+  void be_due() noexcept override;
 
   Scope& scope;
   const TaskPromiseBase& task;  // that waits for the deadline's task
   bool asked = false;
-  bool said = false;
   bool late = false;
 };
 
@@ -78,7 +71,7 @@ Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory fac
   Scope scope(loop, "with_deadline", outer != nullptr ? outer->stop_token() : StopToken());
   co_await detail::UseScope{&scope};
   detail::DeadlineTimer timer(scope, co_await detail::FindPromise{});
-  loop.arm(timer, deadline);
+  timer.start(loop, deadline);
   Outcome<Value> outcome;
   try {
     if constexpr (std::is_void_v<Value>) {

@@ -33,7 +33,7 @@ class ChoiceAwaiter {
     if (deadline_ != TimePoint::max()) {
       const auto open = std::ranges::find_if(all_, [](Candidate* one) { return !one->closed(); });
       timer_.emplace((*open)->waiter());
-      timer_->start(deadline_);
+      timer_->start(EventLoop::current(), deadline_);
     }
   }
   /// Whether the deadline has ended it.

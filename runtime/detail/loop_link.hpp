@@ -1,8 +1,8 @@
 // runtime/detail/loop_link.hpp — a way to a loop that may be gone: for answers that come back later
-// than the asker lives.
+// than the asker lives, and for stops.
 //
-// Counted; the loop cuts it when it dies. Only answers between two loops go through it, so a lock
-// is good enough.
+// Counted; the loop cuts it when it dies. Only answers between two loops and stops from other
+// threads go through it, so a lock is good enough.
 // Thread rule: any thread. Internal.
 #pragma once
 

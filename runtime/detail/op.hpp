@@ -62,16 +62,21 @@ class OpQueue {
     for (Node* node = head_; node != nullptr;
          previous = node, node = static_cast<Node*>(node->next)) {
       if (wanted(*node)) {
-        if (previous != nullptr) {
-          previous->next = node->next;
-        } else {
-          head_ = static_cast<Node*>(node->next);
-        }
-        tail_ = node == tail_ ? previous : tail_;
+        take_out_behind(previous, *node);
         return node;
       }
     }
     return nullptr;
+  }
+
+  /// Takes out `node`, which follows `before` here (null: it is the first). Constant time.
+  void take_out_behind(Node* before, Node& node) noexcept {
+    if (before == nullptr) {
+      head_ = static_cast<Node*>(node.next);
+    } else {
+      before->next = node.next;
+    }
+    tail_ = &node == tail_ ? before : tail_;
   }
 
   /// Takes `node` out wherever it is; false if it is not in this queue. Looks through the queue.

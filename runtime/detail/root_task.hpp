@@ -16,8 +16,15 @@
 #include "runtime/detail/op.hpp"
 #include "runtime/task.hpp"
 #include "runtime/trace.hpp"
+#include "runtime/util/check.hpp"
 
-namespace tandem::detail {
+namespace tandem {
+
+class EventLoop;
+
+namespace detail {
+
+extern constinit thread_local EventLoop* t_loop;
 
 /// Resumes a coroutine on the loop it is posted to.
 struct ResumeOp : Op {
@@ -39,6 +46,12 @@ struct ResumeOp : Op {
   std::int64_t waiting_since_ns = 0;  // 0: it does not wait, or was not traced then
 };
 
+/// The task that `waits` resumes, for the message of a check; null: none.
+inline const char* waiting_task(const ResumeOp* waits) noexcept {
+  const char* name = waits != nullptr ? waits->promise->task : nullptr;
+  return name != nullptr ? name : "a task";
+}
+
 class RootTask {
  public:
   struct promise_type : TaskPromiseBase {
@@ -49,6 +62,7 @@ class RootTask {
     };
     promise_type* next_in_scope = nullptr;
     std::uint64_t trace_id = 0;    // 0: not traced
+    bool is_owned_actor = false;   // of its scope
     std::int64_t reported_ns = 0;  // by a watchdog: the wait that began then
 
     RootTask get_return_object(std::source_location location = std::source_location::current()) {
@@ -81,10 +95,15 @@ class RootTask {
   std::coroutine_handle<promise_type> handle_;
 };
 
+inline constexpr const char* kResumedElsewhere =
+    "a task of this loop was resumed on another thread: what it awaits there comes back through a "
+    "Completion";
+
 /// The result that EventLoop::run waits for.
 template <class T>
 struct MainResult {
-  Outcome<T> outcome;
+  EventLoop* loop;
+  Outcome<T> outcome = {};
   bool done = false;
 };
 
@@ -97,6 +116,7 @@ struct FindResult {
   bool await_ready() const noexcept { return false; }
   bool await_suspend(std::coroutine_handle<RootTask::promise_type> self) noexcept {
     result = static_cast<MainResult<T>*>(self.promise().result);
+    TANDEM_CHECK(result == nullptr || result->loop == t_loop, kResumedElsewhere);
     return false;
   }
   MainResult<T>* await_resume() const noexcept { return result; }
@@ -169,4 +189,5 @@ inline void ResumeOp::resume(Op& op) noexcept {
   }
 }
 
-}  // namespace tandem::detail
+}  // namespace detail
+}  // namespace tandem

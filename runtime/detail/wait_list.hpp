@@ -10,6 +10,7 @@
 #include <coroutine>
 #include <utility>
 
+#include "runtime/detail/loose_timer.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/stop_token.hpp"
 #include "runtime/task.hpp"
@@ -74,30 +75,15 @@ class ListedWaiter {
 };
 
 /// Makes a waiter give up when it is due; `late` says so.
-struct GiveUpTimer : TimerOp {
-  explicit GiveUpTimer(ListedWaiter& of) noexcept
-      : TimerOp([](Op& op) noexcept {
-          auto& self = static_cast<GiveUpTimer&>(op);
-          self.fired = true;
-          if (self.waiter.is_listed()) {  // else a value has come, or a stop
-            self.late = true;
-            self.waiter.give_up();
-          }
-        }),
-        waiter(of) {}
-  void start(TimePoint deadline) {
-    loop = &EventLoop::current();
-    loop->arm(*this, deadline);
-  }
-  /// Before it dies.
-  void end() noexcept {
-    if (loop != nullptr && !fired) {
-      loop->take_back(static_cast<TimerOp&>(*this));
+struct GiveUpTimer final : LooseTimer {
+  explicit GiveUpTimer(ListedWaiter& of) noexcept : waiter(of) {}
+  void be_due() noexcept override {
+    if (waiter.is_listed()) {  // else a value has come, or a stop
+      late = true;
+      waiter.give_up();
     }
   }
   ListedWaiter& waiter;
-  EventLoop* loop = nullptr;
-  bool fired = false;
   bool late = false;
 };
 
@@ -109,6 +95,10 @@ class WaitList {
 
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
   [[nodiscard]] ListedWaiter* first() const noexcept { return first_; }
+  /// The name of the task that waits longest.
+  [[nodiscard]] const char* waiting() const noexcept {
+    return waiting_task(first_ != nullptr ? &first_->resume_ : nullptr);
+  }
   /// The one that waits longest, null if there is none. It goes on when its turn comes in the
   /// loop's queue; a stop comes too late for it.
   ListedWaiter* take_first() noexcept {

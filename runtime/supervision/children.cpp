@@ -39,8 +39,37 @@ ExitReason Children::Child::exit_reason() const {
 Children::Children(Scope& scope, Options options) : options_(options), scope_(&scope) {}
 
 Children::~Children() {
+  if (running_ != 0 && std::uncaught_exceptions() > exceptions_ && !scope_->loop().is_running()) {
+    end_while_unwinding();
+  }
+  if (running_ != 0 && scope_->loop().is_given_up()) {  // none of them goes on
+    for (const auto& child : children_) {
+      child->mailbox->end();
+    }
+    return;
+  }
   TANDEM_CHECK_EQ(running_, 0U,
                   "children died before they had ended: join the parent's scope first");
+}
+
+// The parent, whose members are dying, handles nothing more. The exception that passes goes on.
+void Children::end_while_unwinding() noexcept {
+  if (parent_ != nullptr) {
+    give_up_parent_(parent_);
+  }
+  EventLoop& loop = scope_->loop();
+  if (loop.is_given_up()) {
+    return;
+  }
+  Event none;
+  none_runs_ = &none;
+  request_stop();
+  try {
+    loop.run([](Event* event) -> Task<> { co_await *event; }, &none);
+  } catch (...) {
+    detail::report_unseen("loop", loop.name().c_str(), std::current_exception());
+  }
+  none_runs_ = nullptr;
 }
 
 Scope& Children::owner() {
@@ -92,6 +121,9 @@ Task<> Children::look_after(Child* child) {
   children_.erase(child->place);  // with its arguments: a parent may start any number
   if (--running_ == 0) {
     stop_.reset();
+    if (none_runs_ != nullptr) {
+      none_runs_->set();
+    }
   }
 }
 

@@ -14,7 +14,9 @@
 // what waits in the mailbox survives and is handled by the new state, in its order. The message
 // that failed is gone (its asker got the error), and the pending replies of the old state fail.
 // Thread rule: the loop's thread.
-// Ownership: a member of the parent (or beside its scope); dies after the scope was joined.
+// Ownership: a member of the parent (or beside its scope); dies after the scope was joined. Where
+// it dies because an exception passes and its loop does not run, it stops the children and waits
+// for them.
 // on_child_exit is called between two resumptions, maybe while a handler of the parent is
 // suspended: it decides.
 // Cancel rule: children stop with the parent, and when it ends.
@@ -30,6 +32,7 @@
 //   };
 #pragma once
 
+#include <exception>
 #include <iterator>
 #include <list>
 #include <memory>
@@ -136,16 +139,20 @@ class Children {
   void remake(Child& child);
   void end(Child& child, const ExitReason& reason) noexcept;
   void escalate(const ExitReason& reason);
+  void end_while_unwinding() noexcept;
 
   Options options_;
+  int exceptions_ = std::uncaught_exceptions();  // that passed when it was made
   void* parent_ = nullptr;
   Scope* (*scope_of_parent_)(void* parent) = nullptr;
+  void (*give_up_parent_)(void* parent) noexcept = nullptr;
   Ask ask_ = nullptr;
   Scope* scope_ = nullptr;
   // Stops all children; there while some run, so that it never outlives the parent's scope.
   std::optional<StopSource> stop_;
   std::list<std::unique_ptr<Child>> children_;  // that have not ended, in the order of their starts
   std::size_t running_ = 0;
+  Event* none_runs_ = nullptr;  // wanted by end_while_unwinding()
   std::uint64_t restarts_ = 0;
   std::vector<TimePoint> recent_;  // restarts within the limit's time
   std::optional<TaskFailure> escalated_;
@@ -179,6 +186,9 @@ Children::Children(Actor<Self, Messages...>& parent, Options options)
   scope_of_parent_ = [](void* actor) {
     return static_cast<Actor<Self, Messages...>*>(actor)->scope_;
   };
+  give_up_parent_ = [](void* actor) noexcept {
+    static_cast<Actor<Self, Messages...>*>(actor)->give_up();
+  };
   ask_ = [](void* actor, const ExitReason& reason) {
     auto& self = static_cast<Self&>(*static_cast<Actor<Self, Messages...>*>(actor));
     if constexpr (requires { self.on_child_exit(reason); }) {
@@ -192,6 +202,7 @@ Children::Children(Actor<Self, Messages...>& parent, Options options)
 template <class A, class... Args>
 typename A::AddressType Children::start_child(const ChildOptions* options, Args... args) {
   Scope& scope = owner();
+  scope.loop().check_here();
   children_.push_back(std::make_unique<ChildOf<A, Args...>>(std::move(args)...));
   auto& child = static_cast<ChildOf<A, Args...>&>(*children_.back());
   child.place = std::prev(children_.end());

@@ -19,7 +19,9 @@ Task<Shutdown::Report> Shutdown::run() {
   for (detail::Mailbox* mailbox = loop.registry().first_mailbox; mailbox != nullptr;
        mailbox = next) {
     next = mailbox->next_on_loop();
-    mailbox->close();
+    if (mailbox->stops_with(root_.stop_token())) {
+      mailbox->close();
+    }
   }
   co_await phase(&report, "intake", options_.handle, [this] { return mailboxes_left(); });
   root_.request_stop();
@@ -62,6 +64,9 @@ std::string Shutdown::mailboxes_left() const {
   std::string text;
   for (const detail::Mailbox* mailbox = root_.loop().registry().first_mailbox; mailbox != nullptr;
        mailbox = mailbox->next_on_loop()) {
+    if (!mailbox->stops_with(root_.stop_token())) {
+      continue;
+    }
     text += fmt::format("  actor {}: {} messages wait\n", mailbox->name(), mailbox->depth());
   }
   return text;

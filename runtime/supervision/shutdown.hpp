@@ -1,7 +1,8 @@
 // runtime/supervision/shutdown.hpp — ending a whole actor system in named phases, each with a
 // deadline, instead of hanging.
 //
-//   intake   mailboxes close (control messages still pass), and what they accepted is handled
+//   intake   the mailboxes of the root scope's actors, and of those in scopes below it, close
+//            (control messages still pass), and what they accepted is handled
 //   stop     the root scope is asked to stop; its tasks end
 //   ...      your own, in the order of then(): abort communicators, give up streams, join pools
 //   rest     what your phases set free ends

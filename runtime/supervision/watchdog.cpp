@@ -11,30 +11,33 @@
 #include "runtime/scope.hpp"
 
 namespace tandem {
+namespace {
+constexpr Duration kOftenest = std::chrono::milliseconds(1);  // a limit of 0 looks no more often
+}
 
 Watchdog::Timer::Timer(Watchdog& owner) noexcept
     : TimerOp([](Op& op) noexcept {
         Watchdog& self = static_cast<Timer&>(op).watchdog;
         self.look();
-        self.loop_.arm(self.timer_, self.loop_.now() + self.options_.every);
+        self.loop_.arm(self.timer_, time_after(self.loop_.now(), self.options_.every));
       }),
       watchdog(owner) {}
 
 Watchdog::Watchdog(EventLoop& loop, Options options)
     : loop_(loop), options_(std::move(options)), timer_(*this) {
   if (options_.every <= Duration::zero()) {
-    options_.every = options_.limit / 4;
+    options_.every = std::max<Duration>(options_.limit / 4, kOftenest);
   }
   if (options_.report == nullptr) {
     options_.report = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   }
   looked_ = awake_since_ = loop_.now();
-  loop_.arm(timer_, looked_ + options_.every);
+  loop_.arm(timer_, time_after(looked_, options_.every));
 }
 
 void Watchdog::look() {
   const TimePoint now = loop_.now();
-  if (now - looked_ > 2 * options_.every) {
+  if ((now - looked_) / 2 > options_.every) {
     awake_since_ = now;  // the loop did not run, so it may not have seen yet that a wait is over
   }
   looked_ = now;

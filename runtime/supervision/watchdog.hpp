@@ -22,7 +22,7 @@ class Watchdog {
  public:
   struct Options {
     Duration limit = std::chrono::seconds(30);
-    Duration every{};                                // 0: a quarter of the limit
+    Duration every{};                                // 0: a quarter of the limit, 1 ms at least
     std::function<void(const std::string&)> report;  // null: a line on stderr
   };
   explicit Watchdog(EventLoop& loop) : Watchdog(loop, Options()) {}

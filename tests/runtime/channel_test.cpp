@@ -165,5 +165,42 @@ TEST(Channel, AnyInterleavingKeepsEveryValue) {
   }
 }
 
+Task<> take_one(Channel<int>* channel, std::vector<int>* taken) {
+  if (const auto value = co_await channel->receive(co_await current_stop_token())) {
+    taken->push_back(*value);
+  }
+}
+
+// Each was handed to a receiver, and all of those are stopped before their turns.
+TEST(Channel, ValuesThatComeBackKeepTheirOrder) {
+  for (const std::size_t capacity : {0U, 2U, 8U}) {
+    EventLoop loop;
+    const auto taken = loop.run(
+        [](std::size_t room) -> Task<std::vector<int>> {
+          Channel<int> channel(room);
+          std::vector<int> values;
+          Scope scope(EventLoop::current());
+          for (int i = 0; i < 4; ++i) {
+            scope.spawn("take", &take_one, &channel, &values);
+          }
+          co_await yield();
+          co_await yield();
+          for (int i = 0; i < 4; ++i) {
+            EXPECT_TRUE(channel.try_send(int{i}));
+          }
+          scope.request_stop();
+          co_await scope.join();
+          EXPECT_EQ(channel.size(), 4U);
+          EXPECT_FALSE(channel.try_send(9) && room < 4);
+          for (int i = 0; i < 4; ++i) {
+            values.push_back((co_await channel.receive()).value());
+          }
+          co_return values;
+        },
+        capacity);
+    EXPECT_EQ(taken, (std::vector<int>{0, 1, 2, 3})) << "capacity " << capacity;
+  }
+}
+
 }  // namespace
 }  // namespace tandem

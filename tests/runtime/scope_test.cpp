@@ -219,5 +219,19 @@ TEST(ScopeDeathTest, DiesEmpty) {
       "stuck .*event.*\n.*a scope died before its tasks");
 }
 
+TEST(Scope, ATaskThatJoinsItsOwnScopeIsToldSo) {
+  EventLoop loop;
+  Scope scope(loop, "circle");
+  scope.spawn("joins", [](Scope* own) -> Task<> { co_await own->join(); }, &scope);
+  try {
+    loop.run(&Scope::join, &scope);
+    FAIL() << "it was joined";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("circle is joined by a task of its own"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -1,11 +1,14 @@
 // Runs that end at once, and a loop inside a foreign one: timers, sockets and files go on all the
 // same; and durations without end.
 #include <filesystem>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <asio/local/connect_pair.hpp>
 #include <asio/local/stream_protocol.hpp>
+#include <asio/post.hpp>
 #include <asio/write.hpp>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -16,7 +19,9 @@
 #include "runtime/io/asio_await.hpp"
 #include "runtime/io/file_io.hpp"
 #include "runtime/scope.hpp"
+#include "runtime/select.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/supervision/watchdog.hpp"
 #include "runtime/with_deadline.hpp"
 #include "tests/runtime/io/file_backends.hpp"
 
@@ -130,6 +135,27 @@ TEST_P(ShortRuns, ADescriptorSaysWhenThereIsSomethingToDo) {
   EXPECT_EQ(loop.run_ready(100), 1U);
 }
 
+// Whatever a plain handler throws, the descriptor goes on saying that there is something to do.
+TEST(ForeignLoop, AHandlerThatThrowsLeavesTheDescriptorGood) {
+  EventLoop loop;
+  pollfd watched{.fd = loop.ready_descriptor(), .events = POLLIN, .revents = 0};
+  int came = 0;
+  for (int i = 0; i < 20; ++i) {
+    asio::post(loop.reactor(), [] { throw std::runtime_error("plain"); });
+    loop.post([&] { ++came; });
+    int thrown = 0;
+    for (const int want = came + 1; came < want || thrown == 0;) {
+      ASSERT_EQ(::poll(&watched, 1, 30'000), 1);
+      try {
+        (void)loop.run_ready(100);
+      } catch (const std::runtime_error&) {
+        ++thrown;
+      }
+    }
+    EXPECT_EQ(thrown, 1);
+  }
+}
+
 TEST(LongestTimes, NeverEnd) {
   EventLoop loop;
   const auto ends = [](auto duration) -> Task<bool> {
@@ -158,6 +184,30 @@ TEST(LongestTimes, NeverEnd) {
     co_return first + co_await with_deadline(std::chrono::hours::max(), now);
   }),
             6);
+}
+
+TEST(LongestTimes, AreTakenByChannelsAndClocks) {
+  EventLoop loop;
+  EXPECT_EQ(loop.run([]() -> Task<int> {
+    Channel<int> channel(3);
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(channel.try_send(int{i}));
+    }
+    int sum = (co_await channel.receive(std::chrono::hours::max())).value();
+    sum += (co_await select(std::chrono::hours::max(), StopToken(), channel)).value().value;
+    co_return sum + (co_await select(std::chrono::hours::max(), StopToken(),
+                                     std::vector<Channel<int>*>{&channel}))
+                        .value()
+                        .value;
+  }),
+            3);
+  ManualClock clock;
+  clock.advance(Duration::max());
+  clock.advance(Duration::max());
+  EXPECT_EQ(clock.now(), TimePoint::max());
+  EventLoop late({.clock = &clock});
+  const Watchdog watchdog(late, {.limit = Duration::max(), .every = Duration::max()});
+  late.run([]() -> Task<> { co_await yield(); });
 }
 
 struct Get {

@@ -212,7 +212,14 @@ void Mailbox::settle_taken(Envelope& envelope) noexcept {
     }
   }
   if (!envelope.control) {
+    leave_share(envelope);
     wait_queue_.give_back(std::exchange(envelope.share, nullptr));
+  }
+}
+
+void Mailbox::leave_share(const Envelope& envelope) noexcept {
+  if (envelope.share != nullptr) {
+    envelope.share->remove_queued(envelope);
   }
 }
 
@@ -298,6 +305,7 @@ void Mailbox::end() noexcept {
 void Mailbox::return_accepted(Envelope& envelope, Undelivered why) noexcept {
   const bool control = envelope.control;
   SenderShare* share = envelope.share;
+  leave_share(envelope);
   envelope.return_undelivered(envelope, name_, why);
   if (control) {
     ++control_taken_;
@@ -330,9 +338,10 @@ void Mailbox::free_if_unused() noexcept {
   }
 }
 
-void Mailbox::open(EventLoop& loop) noexcept {
+void Mailbox::open(EventLoop& loop, StopToken stop) noexcept {
   const std::lock_guard lock(before_start());
   stopped_ = false;
+  stop_ = std::move(stop);
   if (link_on_loop_ != nullptr) {
     return;  // a fresh actor behind it
   }

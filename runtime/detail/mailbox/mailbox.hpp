@@ -147,7 +147,8 @@ class Mailbox {
   /// The actor dies because an exception passes, before it has ended: its task, `root` of `scope`,
   /// ends here if it waits for a message, and never goes on if it handles one.
   void give_up(Scope& scope, RootTask::promise_type& root) noexcept;
-  void open(EventLoop& loop) noexcept;
+  /// `stop`: of the scope that the actor runs in.
+  void open(EventLoop& loop, StopToken stop) noexcept;
   /// The next message, its credit given back; null if there is none.
   Envelope* take() noexcept {
     if (waited_for()) [[unlikely]] {
@@ -217,6 +218,10 @@ class Mailbox {
   void drop_tapped(Envelope& envelope) noexcept;
   /// The next open mailbox of the loop.
   [[nodiscard]] Mailbox* next_on_loop() const noexcept { return next_on_loop_; }
+  /// The actor stops with what `other` is of.
+  [[nodiscard]] bool stops_with(const StopToken& other) const noexcept {
+    return stop_.stops_with(other);
+  }
 
   void add_pending_reply(PendingReply& answer) noexcept;
   static void remove_pending_reply(PendingReply& answer) noexcept;
@@ -257,6 +262,7 @@ class Mailbox {
   // Departures, on the loop.
   Envelope* take_and_look() noexcept;
   void settle_taken(Envelope& envelope) noexcept;
+  static void leave_share(const Envelope& envelope) noexcept;
   void free_if_unused() noexcept;
   // A control message is there, or something waits for a credit: one look for all of them.
   [[nodiscard]] bool waited_for() const noexcept {
@@ -301,6 +307,7 @@ class Mailbox {
   std::uint64_t control_taken_ = 0;
   Mailbox* next_on_loop_ = nullptr;
   Mailbox** link_on_loop_ = nullptr;  // the pointer that points here; null: in no list
+  StopToken stop_;                    // of the scope that the actor runs in
   OverflowPolicy policy_;
   struct Counters {
     std::atomic<std::uint64_t> depth_max{0};

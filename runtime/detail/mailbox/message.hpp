@@ -78,7 +78,10 @@ struct Envelope : Op {
     Mailbox* target = nullptr;  // on the way between threads
     Envelope* previous;         // in the wait queue
   };
-  WaitTicket* ticket = nullptr;  // while it waits in the wait queue, if its sender wants to know
+  union {
+    WaitTicket* ticket = nullptr;  // while it waits in the wait queue, if its sender wants to know
+    Envelope* next_of_share;       // in the queue of a mailbox that drops the oldest
+  };
   SenderShare* share = nullptr;  // that it holds a credit and a reference of
   std::int64_t sent_ns = 0;      // by the loop's clock; 0: not measured
   const char* sender = nullptr;  // noted where it is known for nothing, and for a tap
@@ -88,22 +91,33 @@ struct Envelope : Op {
   bool noted = false;            // share or sent_ns is set: one look says it when it is taken
 };
 
+/// The pool's blocks are aligned to 16 bytes; what asks for more comes from the heap.
+template <class T>
+inline constexpr bool kPooled = alignof(T) <= 16;
+
 template <class T, class... Args>
 T* make_in_pool(Args&&... args) {
-  static_assert(alignof(T) <= 16, "messages are aligned to 16 bytes at most");
-  void* block = MessagePool::allocate(sizeof(T));
-  try {
-    return std::construct_at(static_cast<T*>(block), std::forward<Args>(args)...);
-  } catch (...) {
-    MessagePool::deallocate(block);
-    throw;
+  if constexpr (!kPooled<T>) {
+    return new T(std::forward<Args>(args)...);
+  } else {
+    void* block = MessagePool::allocate(sizeof(T));
+    try {
+      return std::construct_at(static_cast<T*>(block), std::forward<Args>(args)...);
+    } catch (...) {
+      MessagePool::deallocate(block);
+      throw;
+    }
   }
 }
 
 template <class T>
 void destroy_in_pool(T& object) noexcept {
-  std::destroy_at(&object);
-  MessagePool::deallocate(&object);
+  if constexpr (!kPooled<T>) {
+    delete &object;
+  } else {
+    std::destroy_at(&object);
+    MessagePool::deallocate(&object);
+  }
 }
 
 template <class M>

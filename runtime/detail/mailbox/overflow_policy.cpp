@@ -1,5 +1,7 @@
 #include "runtime/detail/mailbox/overflow_policy.hpp"
 
+#include <utility>
+
 #include "runtime/detail/mailbox/mailbox.hpp"
 
 namespace tandem::detail {
@@ -10,6 +12,18 @@ void count_one(std::atomic<std::uint64_t>& counter) noexcept {
   counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 }  // namespace
+
+void SenderShare::add_queued(Envelope& envelope) noexcept {
+  envelope.next_of_share = nullptr;
+  (oldest_queued_ == nullptr ? oldest_queued_ : newest_queued_->next_of_share) = &envelope;
+  newest_queued_ = &envelope;
+}
+
+void SenderShare::remove_queued(const Envelope& envelope) noexcept {
+  if (oldest_queued_ == &envelope) {
+    oldest_queued_ = std::exchange(oldest_queued_->next_of_share, nullptr);
+  }
+}
 
 OverflowPolicy::OverflowPolicy(const Rules& rules, Mailbox& mailbox, OpQueue<Op>& queue) noexcept
     : rules_(rules), mailbox_(mailbox), queue_(queue) {}
@@ -53,8 +67,13 @@ bool OverflowPolicy::place(Envelope& envelope) noexcept {
   envelope.previous = newest_;
   newest_ = &envelope;
   queue_.push(envelope);
-  if (rules_.when_full == WhenFull::kDropOldest && is_over(envelope)) {
-    drop_excess(envelope);
+  if (rules_.when_full == WhenFull::kDropOldest) {
+    if (envelope.share != nullptr) {
+      envelope.share->add_queued(envelope);
+    }
+    if (is_over(envelope)) {
+      drop_excess(envelope);
+    }
   }
   return true;
 }
@@ -78,22 +97,22 @@ bool OverflowPolicy::merge_into_waiting(const MessageType& type, void* message) 
 // Drops messages that wait beyond the bounds, oldest first. A message that is still on its way
 // counts, so that it will find its place.
 void OverflowPolicy::drop_excess(const Envelope& newest) noexcept {
-  const auto drop_first = [&](auto wanted) {
-    Op* op = queue_.take_first(
-        [&](Op& at) { return &at != &newest && wanted(static_cast<Envelope&>(at)); });
-    if (op != nullptr) {
-      count_one(dropped_);
-      mailbox_.return_accepted(static_cast<Envelope&>(*op), Undelivered::kDropped);
-    }
-    return op != nullptr;
-  };
   SenderShare* share = newest.share;
-  while (share != nullptr && share->used() > share->limit() &&
-         drop_first([&](const Envelope& envelope) { return envelope.share == share; })) {
+  while (share != nullptr && share->used() > share->limit() && share->oldest_queued() != &newest) {
+    drop(*share->oldest_queued());
   }
-  while (mailbox_.depth() > mailbox_.credits() &&
-         drop_first([](const Envelope&) { return true; })) {
+  while (mailbox_.depth() > mailbox_.credits() && queue_.first() != &newest) {
+    drop(static_cast<Envelope&>(*queue_.first()));
   }
+}
+
+// It is not the newest.
+void OverflowPolicy::drop(Envelope& envelope) noexcept {
+  const bool is_first = queue_.first() == &envelope;
+  static_cast<Envelope*>(envelope.next)->previous = envelope.previous;
+  queue_.take_out_behind(is_first ? nullptr : envelope.previous, envelope);
+  count_one(dropped_);
+  mailbox_.return_accepted(envelope, Undelivered::kDropped);
 }
 
 }  // namespace tandem::detail

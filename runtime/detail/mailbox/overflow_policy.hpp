@@ -65,6 +65,7 @@ class OverflowPolicy {
   [[nodiscard]] bool is_over(const Envelope& newest) const noexcept;
   bool merge_into_waiting(const MessageType& type, void* message) noexcept;
   void drop_excess(const Envelope& newest) noexcept;
+  void drop(Envelope& envelope) noexcept;
 
   const Rules rules_;
   Mailbox& mailbox_;

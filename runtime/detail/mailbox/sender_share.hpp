@@ -56,10 +56,17 @@ class SenderShare {
   LinkedQueue<Envelope> envelopes;
   SenderShare* next = nullptr;
   SenderShare* previous = nullptr;
+  /// Its accepted messages in the queue of a mailbox that drops the oldest, in their order.
+  void add_queued(Envelope& envelope) noexcept;
+  [[nodiscard]] Envelope* oldest_queued() const noexcept { return oldest_queued_; }
+  /// `envelope` has left the queue. Nothing if it is not the oldest there: it was never added.
+  void remove_queued(const Envelope& envelope) noexcept;
 
  private:
   ~SenderShare() = default;
 
+  Envelope* oldest_queued_ = nullptr;
+  Envelope* newest_queued_ = nullptr;  // valid while the oldest is set
   const std::uint64_t limit_;
   std::atomic<std::uint64_t> used_{0};
   std::atomic<std::uint32_t> references_{1};

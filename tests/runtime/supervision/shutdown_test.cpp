@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/actor.hpp"
+#include "runtime/supervision/children.hpp"
 
 namespace tandem {
 namespace {
@@ -86,6 +87,31 @@ TEST_F(ShutdownTest, HandlesWhatWasAcceptedThenStopsTheRest) {
   EXPECT_EQ(root.running(), 0U);
 }
 
+struct Parent : Actor<Parent, Job> {
+  void on_start() { child = children.start<Worker>(Duration(1ms)); }
+  void handle(Job) {}
+  Children children{*this};
+  Worker::AddressType child;
+};
+
+TEST_F(ShutdownTest, LeavesTheActorsOfOtherScopesAlone) {
+  Scope other(loop, "other");
+  Scope below(loop, "below", root.stop_token());
+  Worker& apart = other.start<Worker>(Duration(1ms));
+  Worker& nested = below.start<Worker>(Duration(1ms));
+  Parent& parent = root.start<Parent>();
+  settle();
+  Shutdown shutdown(root, {.handle = 1s, .drain = 5s});
+  EXPECT_TRUE(shut_down(&shutdown).clean);
+  EXPECT_TRUE(parent.ended());
+  EXPECT_TRUE(parent.child.closed());
+  EXPECT_TRUE(nested.address().closed());
+  EXPECT_EQ(apart.address().try_send(Job{1}), SendResult::kSent);
+  loop.run(&Scope::join, &other);
+  loop.run(&Scope::join, &below);
+  EXPECT_EQ(apart.done, (std::vector<int>{1}));
+}
+
 TEST_F(ShutdownTest, MessagesThatTakeTooLongAreDroppedAtTheStop) {
   Worker worker(400ms);
   worker.start(root);
@@ -145,7 +171,7 @@ TEST_F(ShutdownTest, WhatRemainsIsAClearErrorWithItsAwaitChain) {
                         "stop\n  stuck ("),
               std::string::npos)
         << text;
-    EXPECT_NE(text.find("wait_for (supervision/shutdown_test.cpp:44, 4.0"), std::string::npos)
+    EXPECT_NE(text.find("wait_for (supervision/shutdown_test.cpp:45, 4.0"), std::string::npos)
         << text;
     EXPECT_NE(text.find(" <- [event]\n"), std::string::npos) << text;
     EXPECT_NE(text.find("abort comms: not done in"), std::string::npos) << text;

@@ -6,9 +6,12 @@
 #include <gtest/gtest.h>
 
 #include "runtime/actor.hpp"
+#include "runtime/channel.hpp"
+#include "runtime/cpu_pool.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/util/build.hpp"
+#include "runtime/with_deadline.hpp"
 
 namespace tandem {
 namespace {
@@ -109,6 +112,86 @@ TEST_F(ConstantTime, MessagesAreMergedIntoALongQueue) {
   loop.run(&Scope::join, &actors);
   EXPECT_EQ(merging.sum, 2 * kCount);
   EXPECT_EQ(merging.handled, kCount);
+}
+
+struct Newest : Actor<Newest, Add> {
+  static constexpr WhenFull kWhenFull = WhenFull::kDropOldest;
+  explicit Newest(std::uint32_t room) : Actor("newest", room) {}
+  void handle(Add m) { sum += m.value; }
+  std::int64_t sum = 0;
+};
+
+// The greedy sender's own messages lie behind all of the other's.
+TEST_F(ConstantTime, TheOldestOfAShareIsDropped) {
+  constexpr std::uint32_t kMany = kCount;
+  Newest& newest = actors.start<Newest>(kMany + 10);
+  const auto other = newest.address().with_credits(kMany);
+  const auto greedy = newest.address().with_credits(5);
+  loop.run(
+      [](Newest::AddressType first, Newest::AddressType second) -> Task<> {
+        for (int i = 0; i < kCount; ++i) {
+          EXPECT_EQ(first.try_send(Add{1}), SendResult::kSent);
+        }
+        for (int i = 0; i < kCount; ++i) {
+          EXPECT_EQ(second.try_send(Add{i}), SendResult::kSent);
+        }
+        EXPECT_EQ(second.depth(), kMany + 5);
+        co_return;
+      },
+      other, greedy);
+  EXPECT_EQ(newest.metrics().dropped, kMany - 5);
+  loop.run(&Scope::join, &actors);
+  EXPECT_EQ(newest.sum, kCount + 5 * (std::int64_t{kCount} - 3));  // the last five
+}
+
+TEST_F(ConstantTime, AScopeClosesItsActors) {
+  for (int i = 0; i < kCount; ++i) {
+    actors.start<Counter>();
+  }
+  loop.run(&Scope::join, &actors);
+  EXPECT_EQ(actors.running(), 0U);
+}
+
+TEST_F(ConstantTime, JobsLeaveALongQueueOfAPool) {
+  CpuPool pool(loop, {.threads = 3});
+  for (int i = 0; i < kCount; ++i) {
+    senders.spawn("job", [](CpuPool* on) -> Task<> { co_await on->run([] {}); }, &pool);
+  }
+  loop.run(&Scope::join, &senders);
+}
+
+// The timers are due, and lie in the loop's queue behind all that waited.
+TEST(ConstantTimeDue, WhatEndsBeforeItsDueTimerLeavesIt) {
+  ManualClock clock(ManualClock::Idle::kWait);
+  EventLoop loop({.clock = &clock});
+  Scope scope(loop);
+  Event event;
+  Channel<int> channel(0);
+  const TimePoint deadline = loop.now() + 1s;
+  for (int i = 0; i < kCount / 2; ++i) {
+    scope.spawn(
+        "deadline",
+        [](Event* what, TimePoint at) -> Task<> {
+          co_await with_deadline(at, [](Event* e) -> Task<> { co_await *e; }, what);
+        },
+        &event, deadline);
+    scope.spawn(
+        "receive",
+        [](Channel<int>* from, TimePoint at) -> Task<> { (void)co_await from->receive(at); },
+        &channel, deadline);
+  }
+  while (loop.run_ready(1000) > 0) {
+  }
+  loop.post([&] {
+    event.set();
+    channel.close();
+  });
+  EXPECT_EQ(loop.run_ready(1), 1U);
+  clock.advance(2s);
+  while (loop.run_ready(1000) > 0) {
+  }
+  loop.run(&Scope::join, &scope);
+  EXPECT_EQ(loop.armed_timers(), 0U);
 }
 
 }  // namespace
