@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <utility>
+
+#include <pthread.h>
 
 namespace tandem {
 namespace {
@@ -12,16 +15,62 @@ struct Handled {
   int sets = 0;
   struct sigaction before = {};
   struct sigaction ours = {};
+  bool knows_ours = false;
 };
 
 struct AllHandled {
   std::mutex mutex;
   std::map<int, Handled> by_number;
+  unsigned forks = 0;            // between the first process and this one
+  bool shares_its_pipe = false;  // with the process that it was forked from
 };
+
+bool is_same_handler(const struct sigaction& one, const struct sigaction& other) noexcept {
+  return (one.sa_flags & SA_SIGINFO) == (other.sa_flags & SA_SIGINFO) &&
+         ((one.sa_flags & SA_SIGINFO) != 0 ? one.sa_sigaction == other.sa_sigaction
+                                           : one.sa_handler == other.sa_handler);
+}
+
+// Nothing here waits for signals yet: what the program did about them before is in place again, and
+// none of them is written into the pipe of the other process.
+void restore_in_child(AllHandled& all) noexcept {
+  for (auto& [number, handled] : all.by_number) {
+    struct sigaction now = {};
+    if (handled.sets > 0 && ::sigaction(number, nullptr, &now) == 0 &&
+        is_same_handler(now, handled.ours)) {
+      ::sigaction(number, &handled.before, nullptr);
+    }
+    handled.sets = 0;
+  }
+  ++all.forks;
+  all.shares_its_pipe = true;
+}
 
 AllHandled& all_handled() {
   static AllHandled& all = *new AllHandled;
+  static const bool watched = [] {
+    return ::pthread_atfork([] { all.mutex.lock(); }, [] { all.mutex.unlock(); },
+                            [] {
+                              restore_in_child(all);
+                              all.mutex.unlock();
+                            }) == 0;
+  }();
+  static_cast<void>(watched);
   return all;
+}
+
+// Asio carries signals to their sets by one pipe of the process, which a forked process shares
+// until it says so.
+asio::io_context& with_own_pipe(asio::io_context& reactor) {
+  AllHandled& all = all_handled();
+  const std::lock_guard lock(all.mutex);
+  if (std::exchange(all.shares_its_pipe, false)) {
+    asio::io_context teller(1);
+    const asio::signal_set knows_the_pipe(teller);
+    teller.notify_fork(asio::execution_context::fork_prepare);
+    teller.notify_fork(asio::execution_context::fork_child);
+  }
+  return reactor;
 }
 
 // Asio puts the default action in place for a moment: this thread does not die of it.
@@ -41,15 +90,10 @@ class Blocked {
   sigset_t before_;
 };
 
-bool is_same_handler(const struct sigaction& one, const struct sigaction& other) noexcept {
-  return (one.sa_flags & SA_SIGINFO) == (other.sa_flags & SA_SIGINFO) &&
-         ((one.sa_flags & SA_SIGINFO) != 0 ? one.sa_sigaction == other.sa_sigaction
-                                           : one.sa_handler == other.sa_handler);
-}
-
 }  // namespace
 
-Signals::Signals(EventLoop& loop, std::initializer_list<int> numbers) : set_(loop.reactor()) {
+Signals::Signals(EventLoop& loop, std::initializer_list<int> numbers)
+    : set_(with_own_pipe(loop.reactor())), forks_(all_handled().forks) {
   try {
     for (const int number : numbers) {
       if (std::ranges::find(numbers_, number) == numbers_.end()) {
@@ -80,7 +124,12 @@ void Signals::add(int number) {
   set_.add(number);
   if (handled.sets++ == 0) {
     handled.before = before;
-    ::sigaction(number, nullptr, &handled.ours);
+    if (std::exchange(handled.knows_ours, true)) {
+      // In a forked process Asio believes that its handler is in place.
+      ::sigaction(number, &handled.ours, nullptr);
+    } else {
+      ::sigaction(number, nullptr, &handled.ours);
+    }
   }
   numbers_.push_back(number);
 }
@@ -88,6 +137,9 @@ void Signals::add(int number) {
 void Signals::remove(int number) noexcept {
   AllHandled& all = all_handled();
   const std::lock_guard lock(all.mutex);
+  if (forks_ != all.forks) {
+    return;  // another process waited
+  }
   Handled& handled = all.by_number[number];
   const Blocked blocked(number);
   struct sigaction now = {};

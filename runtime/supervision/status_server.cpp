@@ -20,6 +20,7 @@
 #include <asio/local/stream_protocol.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/write.hpp>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -71,6 +72,7 @@ void clear_place(asio::io_context& reactor, const std::string& path) {
   asio::local::stream_protocol::socket probe(reactor);
   asio::error_code failed;
   probe.open(asio::local::stream_protocol(), failed);
+  ::fcntl(probe.native_handle(), F_SETFD, FD_CLOEXEC);
   // A listener that takes none must not hang us. asio's connect() would wait all the same.
   probe.native_non_blocking(true, failed);
   const SocketPath place(path);
@@ -127,6 +129,7 @@ struct StatusServer::Server : std::enable_shared_from_this<Server> {
   template <class Endpoint>
   void listen_on(const Endpoint& endpoint) {
     acceptor.open(Protocol(endpoint.protocol()));
+    ::fcntl(acceptor.native_handle(), F_SETFD, FD_CLOEXEC);
     // The socket's mode becomes the file's: it is closed to others from the first moment on.
     ::fchmod(acceptor.native_handle(), S_IRUSR | S_IWUSR);
     acceptor.bind(Protocol::endpoint(endpoint));
@@ -209,6 +212,7 @@ void StatusServer::Server::accept() {
           self->accept_later();  // there are no descriptors left, say
           return;
         }
+        ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
         if (!self->is_local || may_ask(socket.native_handle())) {
           self->take(std::move(socket));
         }

@@ -10,12 +10,17 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/address.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/io/event_fd.hpp"
 #include "runtime/io/file_io.hpp"
+#include "runtime/semaphore.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/supervision/status_server.hpp"
+#include "runtime/with_deadline.hpp"
 
 namespace tandem {
 namespace {
@@ -86,6 +91,8 @@ TEST(SignalsLeft, NoDescriptorIsLeftToAnExecutedProgram) {
   CpuPool pool(loop, {.threads = 1});
   Signals signals(loop, {SIGUSR1});
   EventFd bell(loop);
+  const StatusServer status(loop, "127.0.0.1:0", {});
+  EXPECT_GE(loop.ready_descriptor(), 0);
   loop.run(
       [](FileIo* files, FileIo* others, CpuPool* workers) -> Task<> {
         const IoFile one = co_await files->open("/proc/self/exe", OpenMode::kRead);
@@ -97,6 +104,71 @@ TEST(SignalsLeft, NoDescriptorIsLeftToAnExecutedProgram) {
       &io, &threads, &pool);
   EXPECT_EQ(inherited_descriptors(), before);
 }
+
+Task<int> next_of(Signals* signals) {
+  co_return co_await signals->wait(co_await current_stop_token());
+}
+
+// The child of a fork: waits for a signal on a loop of its own, and then has the default again.
+[[noreturn]] void wait_in_child(int ready) {
+  EventLoop loop;
+  loop.run(
+      [](int say) -> Task<> {
+        Signals own(EventLoop::current(), {SIGTERM});
+        EXPECT_EQ(::write(say, "r", 1), 1);
+        if (co_await with_deadline(10s, &next_of, &own) != SIGTERM) {
+          ::_exit(6);
+        }
+      },
+      ready);
+  ::raise(SIGTERM);
+  ::_exit(7);
+}
+
+[[noreturn]] void idle_in_child(int ready) {
+  EXPECT_EQ(::write(ready, "r", 1), 1);
+  ::sleep(10);
+  ::_exit(5);
+}
+
+struct ChildCase {
+  const char* name;
+  void (*go_on)(int ready);
+};
+void PrintTo(const ChildCase& one, std::ostream* out) { *out << one.name; }
+
+class SignalsOfAChild : public testing::TestWithParam<ChildCase> {};
+
+TEST_P(SignalsOfAChild, AreItsOwn) {
+  EventLoop loop;
+  Signals ours(loop, {SIGTERM});
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    GetParam().go_on(ends[1]);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ends[0], &byte, 1), 1);
+  ::kill(child, SIGTERM);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+  EXPECT_THROW(
+      (void)loop.run(
+          [](Signals* s) -> Task<int> { co_return co_await with_deadline(20ms, &next_of, s); },
+          &ours),
+      DeadlineExceeded);
+  ::raise(SIGTERM);
+  EXPECT_EQ(loop.run(&next_of, &ours), SIGTERM);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fork, SignalsOfAChild,
+                         testing::Values(ChildCase{"idle", &idle_in_child},
+                                         ChildCase{"waits", &wait_in_child}),
+                         [](const auto& one) { return std::string(one.param.name); });
 
 TEST(SignalsLeft, ABrokenPipeIsAnError) {
   EventLoop loop;
@@ -115,6 +187,14 @@ TEST(ZeroOfAnything, IsAnErrorThatCanBeCaught) {
   EXPECT_THROW(CpuPool(loop, {.threads = 0}), Error);
   EXPECT_THROW(FileIo(loop, {.backend = FileIo::Backend::kThreads, .threads = 0}), Error);
   EXPECT_THROW(FileIo(loop, {.backend = FileIo::Backend::kUring, .ring_entries = 0}), Error);
+  EXPECT_THROW((void)Semaphore(0).try_acquire(), Error);
+  EXPECT_THROW((void)Semaphore(2).try_acquire(3), Error);
+  EXPECT_THROW(loop.run([]() -> Task<> {
+    Semaphore two(2);
+    (void)co_await two.acquire(3);
+  }),
+               Error);
+  EXPECT_THROW((void)Address<int>().with_credits(0), Error);
 }
 
 }  // namespace
