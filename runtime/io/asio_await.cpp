@@ -3,9 +3,11 @@
 namespace tandem::detail {
 namespace {
 
-// The thread's signals: one that was used once is used again.
+// The thread's signals: one that was used once is used again. What a burst needed beyond kMost is
+// given back.
 class KeptSignals {
  public:
+  static constexpr std::size_t kMost = 4096;
   KeptSignals() = default;
   KeptSignals(const KeptSignals&) = delete;
   KeptSignals& operator=(const KeptSignals&) = delete;
@@ -18,15 +20,22 @@ class KeptSignals {
     if (first_ == nullptr) {
       return new CancelSignal::Kept;
     }
+    --count_;
     return std::exchange(first_, first_->next);
   }
   void give_back(CancelSignal::Kept* kept) noexcept {
+    if (count_ == kMost) {
+      delete kept;
+      return;
+    }
+    ++count_;
     kept->next = first_;
     first_ = kept;
   }
 
  private:
   CancelSignal::Kept* first_ = nullptr;
+  std::size_t count_ = 0;
 };
 
 KeptSignals& kept_signals() {

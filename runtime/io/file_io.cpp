@@ -117,7 +117,8 @@ FileIo::Choice FileIo::choose() {
 std::unique_ptr<FileBackend> FileIo::make_backend(EventLoop& loop, const Options& options,
                                                   std::string* why) {
   const auto uring = [&] {
-    return detail::make_uring_files(loop, {.entries = options.ring_entries, .name = options.name});
+    return detail::make_uring_files(
+        loop, {.entries = options.ring_entries, .threads = options.threads, .name = options.name});
   };
   const auto say = [why](std::string text) {
     if (why != nullptr) {

@@ -96,7 +96,7 @@ class FileIo {
   struct Options {
     Backend backend = Backend::kAuto;
     unsigned ring_entries = 128;  // operations that the kernel has at a time; more wait
-    int threads = 2;              // that block, without io_uring
+    int threads = 2;              // that block: for calls by path, and without io_uring for all
     std::string name = "io";
     // larger transfers are cut: the kernel's own limit is 2 GiB
     std::size_t call_bytes_max = std::size_t{1} << 30;

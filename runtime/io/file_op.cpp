@@ -17,6 +17,7 @@ namespace {
 constexpr auto kRest = std::chrono::milliseconds(1);
 constexpr int kRefusalsMax = 1000;
 
+constexpr std::uint64_t kOffsetMax = std::numeric_limits<std::int64_t>::max();
 constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
 }  // namespace
@@ -79,6 +80,11 @@ void FileOp::check_loop() const noexcept {
 
 void FileOp::call_again() noexcept {
   call_bytes_max_ = kNoLimit;
+  if (is_transfer() && offset() > kOffsetMax) {
+    outcome = -EINVAL;  // some offsets mean something else to a ring
+    loop_.post(*this);
+    return;
+  }
   backend_.submit(*this);
 }
 

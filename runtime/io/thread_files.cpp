@@ -66,19 +66,74 @@ std::int64_t free_bytes(const std::string& path) noexcept {
              : -1;
 }
 
-// A pipe has no offsets; io_uring does not look at them either.
-std::int64_t read(const FileOp& op) noexcept {
-  const int descriptor = op.request.descriptor;
-  const ssize_t moved = ::pread(descriptor, op.into(), op.bytes(), static_cast<off_t>(op.offset()));
-  return moved < 0 && errno == ESPIPE ? ::read(descriptor, op.into(), op.bytes()) : moved;
-}
+// The threads that the calling one belongs to; null: it is none of theirs.
+constinit thread_local ThreadFiles* t_files = nullptr;
 
-std::int64_t write(const FileOp& op) noexcept {
-  const int descriptor = op.request.descriptor;
-  const ssize_t moved =
-      ::pwrite(descriptor, op.from(), op.bytes(), static_cast<off_t>(op.offset()));
-  return moved < 0 && errno == ESPIPE ? ::write(descriptor, op.from(), op.bytes()) : moved;
-}
+}  // namespace
+
+class ThreadFiles::AtPipe {
+ public:
+  AtPipe() noexcept {
+    if (files_ == nullptr) {
+      return;
+    }
+    const std::lock_guard lock(files_->mutex_);
+    ++files_->at_pipes_;
+    if (files_->at_pipes_ == files_->workers_.size() && files_->workers_.size() < kThreadsMost &&
+        !files_->stopping_) {
+      try {
+        files_->start_worker(files_->workers_.size() + 1);
+      } catch (...) {  // the others wait until one of the pipes is ready
+      }
+    }
+  }
+  ~AtPipe() {
+    if (files_ != nullptr) {
+      const int error = errno;  // of the call
+      const std::lock_guard lock(files_->mutex_);
+      --files_->at_pipes_;
+      errno = error;
+    }
+  }
+  AtPipe(const AtPipe&) = delete;
+  AtPipe& operator=(const AtPipe&) = delete;
+
+  // A pipe has no offsets; io_uring does not look at them either.
+  static std::int64_t read(const FileOp& op) noexcept {
+    const int descriptor = op.request.descriptor;
+    const ssize_t moved =
+        ::pread(descriptor, op.into(), op.bytes(), static_cast<off_t>(op.offset()));
+    if (moved >= 0 || errno != ESPIPE) {
+      return moved;
+    }
+    const AtPipe here;
+    return ::read(descriptor, op.into(), op.bytes());
+  }
+  static std::int64_t write(const FileOp& op) noexcept {
+    const int descriptor = op.request.descriptor;
+    const ssize_t moved =
+        ::pwrite(descriptor, op.from(), op.bytes(), static_cast<off_t>(op.offset()));
+    if (moved >= 0 || errno != ESPIPE) {
+      return moved;
+    }
+    const AtPipe here;
+    return ::write(descriptor, op.from(), op.bytes());
+  }
+  static std::int64_t open(const FileRequest& request) {
+    struct stat there{};
+    if ((open_flags(request) & O_NONBLOCK) != 0 || ::stat(request.path.c_str(), &there) != 0 ||
+        !S_ISFIFO(there.st_mode)) {
+      return reach::open(request.path, open_flags(request), open_mode(request));
+    }
+    const AtPipe here;
+    return reach::open(request.path, open_flags(request), open_mode(request));
+  }
+
+ private:
+  ThreadFiles* files_ = t_files;
+};
+
+namespace {
 
 constexpr int kInterruption = SIGURG;
 constexpr long kInterruptEveryNs = 10'000'000;
@@ -99,16 +154,17 @@ void handle_interruption() noexcept {
 }
 
 // As the system calls do: -1, and why in errno.
+template <class AtPipe>
 std::int64_t system_call(FileOp& op) {
   using Kind = FileRequest::Kind;
   FileRequest& r = op.request;
   switch (r.kind) {
     case Kind::kOpen:
-      return reach::open(r.path, open_flags(r), open_mode(r));
+      return AtPipe::open(r);
     case Kind::kRead:
-      return read(op);
+      return AtPipe::read(op);
     case Kind::kWrite:
-      return write(op);
+      return AtPipe::write(op);
     case Kind::kFsync:
       return ::fsync(r.descriptor);
     case Kind::kFsyncFolder:
@@ -171,17 +227,15 @@ unsigned open_mode(const FileRequest& request) noexcept {
   return is_private ? 0600 : 0666;
 }
 
-ThreadFiles::ThreadFiles(EventLoop& loop, int threads, const std::string& name) : loop_(loop) {
+ThreadFiles::ThreadFiles(EventLoop& loop, int threads, const std::string& name)
+    : loop_(loop), name_(name) {
   if (threads < 1) {
     throw user_error("io", "{}: {} threads; file operations need one at least", name, threads);
   }
-  workers_.resize(static_cast<std::size_t>(threads));
   try {
+    const std::lock_guard lock(mutex_);
     for (int i = 0; i < threads; ++i) {
-      Worker& worker = workers_[static_cast<std::size_t>(i)];
-      threads_.push_back(thread::start(
-          name, i, threads,
-          [this, &worker, own_name = fmt::format("{} {}", name, i)] { work(own_name, worker); }));
+      start_worker(static_cast<std::size_t>(threads));
     }
   } catch (...) {
     end_threads();
@@ -189,7 +243,30 @@ ThreadFiles::ThreadFiles(EventLoop& loop, int threads, const std::string& name) 
   }
 }
 
-ThreadFiles::~ThreadFiles() { end_threads(); }
+ThreadFiles::~ThreadFiles() {
+  {
+    const std::lock_guard lock(mutex_);
+    const bool rest = queue_.empty() && std::ranges::all_of(workers_, [](const Worker& worker) {
+                        return worker.running == nullptr;
+                      });
+    TANDEM_CHECK(rest, "file operations outlive their FileIo");
+  }
+  end_threads();
+}
+
+// The caller holds the mutex.
+void ThreadFiles::start_worker(std::size_t of) {
+  const int number = static_cast<int>(workers_.size());
+  Worker& worker = workers_.emplace_back();
+  try {
+    threads_.push_back(thread::start(name_, number, static_cast<int>(of), [this, &worker, number] {
+      work(fmt::format("{} {}", name_, number), worker);
+    }));
+  } catch (...) {
+    workers_.pop_back();
+    throw;
+  }
+}
 
 void ThreadFiles::end_threads() noexcept {
   {
@@ -262,12 +339,13 @@ void ThreadFiles::leave_alone(Worker& worker) noexcept {
 
 std::int64_t ThreadFiles::call(FileOp& op) noexcept {
   errno = 0;
-  const std::int64_t value = system_call(op);
+  const std::int64_t value = system_call<AtPipe>(op);
   return value >= 0 ? value : -errno;
 }
 
 void ThreadFiles::work(const std::string& name, Worker& worker) {
   thread::set_name(name);
+  t_files = this;
   std::unique_lock lock(mutex_);
   worker.thread_id = ::gettid();
   for (;;) {

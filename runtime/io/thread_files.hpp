@@ -1,6 +1,8 @@
 // runtime/io/thread_files.hpp — file operations by a few threads that do one blocking call after
 // the other.
 //
+// A call on a pipe may last as long as the other end likes. Such calls hold no thread from the
+// others: where all threads wait for pipes, one more is started, up to kThreadsMost.
 // Thread rule: the loop's thread, like every FileBackend.
 // Cancel rule: what is queued leaves the queue at once; a call that runs is interrupted by a signal
 // (SIGURG, if the program does not handle it), again and again until it returns. That ends an
@@ -9,7 +11,9 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <ctime>
+#include <deque>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -24,6 +28,8 @@ namespace tandem::detail {
 
 class ThreadFiles final : public FileBackend {
  public:
+  static constexpr std::size_t kThreadsMost = 64;
+
   ThreadFiles(EventLoop& loop, int threads, const std::string& name);
   ~ThreadFiles() override;
 
@@ -50,18 +56,24 @@ class ThreadFiles final : public FileBackend {
     timer_t timer{};
   };
 
+  // While it lives, its thread waits for a pipe.
+  class AtPipe;
+
+  void start_worker(std::size_t of);
   void work(const std::string& name, Worker& worker);
   static void interrupt(Worker& worker) noexcept;
   static void leave_alone(Worker& worker) noexcept;
   void end_threads() noexcept;
 
   EventLoop& loop_;
+  const std::string name_;
   std::mutex mutex_;
   std::condition_variable work_there_;
   LinkedQueue<FileOp> queue_;
   bool stopping_ = false;
-  std::vector<Worker> workers_;
-  std::vector<std::thread> threads_;
+  std::deque<Worker> workers_;
+  std::vector<std::thread> threads_;  // one for each
+  std::size_t at_pipes_ = 0;          // of them
 };
 
 /// The open(2) flags of a kOpen.

@@ -20,6 +20,8 @@ namespace {
 
 using Kind = FileRequest::Kind;
 
+constexpr const char* kMoved =
+    "a loop changed its thread with file operations on their way: await them before";
 constexpr unsigned kNoOpcode = ~0U;  // IORING_OP_LAST is a real one on newer kernels
 
 unsigned opcode_of(Kind kind) noexcept {
@@ -171,7 +173,7 @@ class UringFiles final : public FileBackend, private Poller {
     }
     if (!ring_->belongs_here()) {
       // The loop runs on another thread than before, and the kernel has tied the ring to that one.
-      TANDEM_CHECK(in_kernel_ == 0, "a loop changed its thread with file operations on their way");
+      TANDEM_CHECK_FOR(loop_.name().c_str(), in_kernel_ == 0, kMoved);
       make_ring();
       TANDEM_CHECK(ring_->belongs_here(), "a new ring belongs to the thread that uses it first");
     }
@@ -236,6 +238,8 @@ class UringFiles final : public FileBackend, private Poller {
   }
 
   bool poll_before_sleep() noexcept override {
+    // Its completions would never come here.
+    TANDEM_CHECK_FOR(loop_.name().c_str(), in_kernel_ == 0 || ring_->belongs_here(), kMoved);
     wake_->arm();
     ring_->notify_event(true);
     const bool found = poll();

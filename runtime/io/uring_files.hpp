@@ -31,7 +31,7 @@ struct UringOptions {
   unsigned entries = 128;  // operations in the kernel at a time
   // transfers from here on go to the kernel's workers at once
   std::size_t worker_bytes = std::size_t{128} << 10;
-  int threads = 1;  // for what the ring cannot do; started when needed
+  int threads = 2;  // for what the ring cannot do; started when needed
   std::string name = "io";
 };
 

@@ -1,7 +1,11 @@
+#include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -372,6 +376,84 @@ TEST_P(FileIoTest, SharedBlocksAreWrittenApart) {
   if (!shared) {
     GTEST_SKIP() << "files of this file system share no blocks";
   }
+}
+
+TEST_P(FileIoTest, BothEndsOfAPipeAreOpenedByOneLoop) {
+  const std::string path = folder + "/pipe";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  Scope scope(loop);
+  std::string got(5, '.');
+  scope.spawn(
+      "reader",
+      [](FileIo* io, std::string from, std::string* into) -> Task<> {
+        const IoFile file = co_await io->open(from, OpenMode::kRead);
+        EXPECT_EQ(co_await io->read(file, 0, std::as_writable_bytes(std::span(*into))), 5U);
+      },
+      files.get(), path, &got);
+  scope.spawn(
+      "writer",
+      [](FileIo* io, std::string to) -> Task<> {
+        const IoFile file = co_await io->open(to, OpenMode::kCreate);
+        co_await io->write(file, 0, std::as_bytes(std::span("hello", 5)));
+      },
+      files.get(), path);
+  loop.run(&Scope::join, &scope);
+  EXPECT_EQ(got, "hello");
+}
+
+TEST_P(FileIoTest, ReadsOfPipesHoldUpNothingElse) {
+  constexpr int kPipes = 12;
+  Scope readers(loop);
+  for (int i = 0; i < kPipes; ++i) {
+    const std::string path = folder + "/" + std::to_string(i);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+    readers.spawn(
+        "reader",
+        [](FileIo* io, std::string from) -> Task<> {
+          const StopToken stop = co_await current_stop_token();
+          const IoFile file = co_await io->open(from, OpenMode::kRead, stop);  // waits for a writer
+          std::array<std::byte, 3> bytes{};
+          EXPECT_EQ(co_await io->read(file, 0, bytes, stop), 3U);
+        },
+        files.get(), path);
+  }
+  loop.run(&write_and_read_back, files.get(), folder + "/file", std::size_t{1000});
+  for (int i = 0; i < kPipes; ++i) {
+    loop.run(
+        [](FileIo* io, std::string to) -> Task<> {
+          const IoFile file = co_await io->open(to, OpenMode::kCreate);
+          co_await io->write(file, 0, std::as_bytes(std::span("abc", 3)));
+        },
+        files.get(), folder + "/" + std::to_string(i));
+  }
+  loop.run(&Scope::join, &readers);
+}
+
+// A ring takes the last of them for "where the file stands".
+TEST_P(FileIoTest, AnOffsetThatNoFileHasIsRefused) {
+  loop.run(
+      [](FileIo* io, std::string path) -> Task<> {
+        const IoFile file = co_await io->open(path, OpenMode::kReadWrite);
+        std::array<std::byte, 3> bytes{};
+        for (const std::uint64_t offset : {std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
+          int number = 0;
+          try {
+            co_await io->write(file, offset, bytes);
+          } catch (const FileError& error) {
+            number = error.error_number();
+          }
+          EXPECT_EQ(number, EINVAL);
+          try {
+            number = 0;
+            (void)co_await io->read(file, offset, bytes);
+          } catch (const FileError& error) {
+            number = error.error_number();
+          }
+          EXPECT_EQ(number, EINVAL);
+        }
+        EXPECT_EQ(co_await io->size(file), 0U);
+      },
+      files.get(), folder + "/file");
 }
 
 INSTANTIATE_TEST_SUITE_P(Both, FileIoTest, kBothBackends, backend_of);
