@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include <asio/detail/epoll_reactor.hpp>
+#include <asio/version.hpp>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -13,8 +14,17 @@
 namespace tandem::detail {
 namespace {
 
-// Asio keeps the descriptor to itself. An explicit instantiation may name a private member, so that
-// an Asio without it does not compile here.
+// Asio keeps the descriptor to itself, and nothing that it documents leads there. An explicit
+// instantiation may name a private member; what it means was tried with the first and the last of
+// these versions.
+static_assert(ASIO_VERSION >= 102200 && ASIO_VERSION < 103900,
+              "ready_descriptor() reads asio::detail::epoll_reactor::epoll_fd_, as Asio 1.22 to "
+              "1.38 have it: look whether this Asio's reactor still sleeps on it alone");
+#if !defined(ASIO_HAS_EPOLL) || defined(ASIO_HAS_IO_URING_AS_DEFAULT)
+#error \
+    "ready_descriptor() needs Asio's epoll reactor: build without ASIO_DISABLE_EPOLL and \
+ASIO_HAS_IO_URING_AS_DEFAULT"
+#endif
 int epoll_of(asio::detail::epoll_reactor& reactor);
 template <auto kMember>
 struct Reveal {

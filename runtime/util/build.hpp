@@ -8,6 +8,10 @@
 #error "Tandem is built and tested with clang >= 19 only: clang++-19"
 #endif
 
+#if !defined(__cpp_exceptions) || !defined(__cpp_rtti)
+#error "Tandem needs exceptions and RTTI: compile without -fno-exceptions and -fno-rtti"
+#endif
+
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
 #define TANDEM_ASAN 1

@@ -4,7 +4,7 @@
 #   trainer:  builds examples/custom_trainer.cpp with LibTorch in that project, and trains with it
 #   trains:   bin/tandem of a copy of the tree that lies elsewhere trains the demo's model
 #   template: examples/template, copied out of the tree and built by its one command, trains
-#   refuses:  the consumer asks for COMPONENTS with COMPILER; find_package must say TEXT
+#   refuses:  the consumer asks for COMPONENTS with COMPILER and FLAGS; find_package must say TEXT
 function(run_or_die what)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT code EQUAL 0)
@@ -16,7 +16,7 @@ endfunction()
 # Nothing that python3 knows is found, and the consumer's own folder has no .venv.
 set(configure ${CMAKE_COMMAND} -E env PYTHONNOUSERSITE=1 PATH=/usr/bin:/bin
   ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${WORK} -G ${GENERATOR} --fresh
-  -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${PREFIX} "-DCOMPONENTS=${COMPONENTS}"
+  -DCMAKE_CXX_COMPILER=${COMPILER} "-DCMAKE_CXX_FLAGS=${FLAGS}" -DCMAKE_PREFIX_PATH=${PREFIX} "-DCOMPONENTS=${COMPONENTS}"
   "-DCUDAToolkit_ROOT=${CUDA}" -DCMAKE_MAKE_PROGRAM=${MAKE})
 
 if(CHECK STREQUAL "contents")
