@@ -70,6 +70,7 @@ int main(int argc, char** argv) {
   });
   tandem::bench::register_runtime();
   tandem::bench::register_latency();
+  tandem::bench::register_stops();
   if (compare) {
     tandem::bench::register_asio();
     if (!tandem::bench::register_caf()) {

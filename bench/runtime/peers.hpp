@@ -67,6 +67,8 @@ void measure_senders(benchmark::State& state, int senders, const Send& send, Rec
 /// Ours: RB1-RB4, and RB5-RB6.
 void register_runtime();
 void register_latency();
+/// RB7.
+void register_stops();
 
 void register_asio();
 /// False: this was built without CAF.
