@@ -17,6 +17,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <deque>
 #include <exception>
 #include <optional>
 #include <ranges>
@@ -24,7 +25,6 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "runtime/util/error.hpp"
 #include "runtime/when_all.hpp"
@@ -102,10 +102,10 @@ Task<> run_race(Race<Value>* race, Task<T>* task) {
 }
 
 template <class T, class Factory, class Item>
-Task<> race_item(Race<ValueOrUnit<T>>* race, std::size_t index, Factory factory, Item item) {
+Task<> race_item(Race<ValueOrUnit<T>>* race, std::size_t index, Factory factory, Item* item) {
   std::optional<ValueOrUnit<T>> value;
   try {
-    co_await make_into<T, Factory, Item>(&value, factory, std::move(item));
+    co_await make_into<T, Factory, Item>(&value, factory, item);
   } catch (...) {
     race->note_failure();
     co_return;
@@ -128,14 +128,14 @@ Task<First<Value>> first_of_all(std::tuple<Task<Ts>*...> tasks) {
 }
 
 template <class T, class Item, class Factory>
-Task<First<ValueOrUnit<T>>> first_of_range(std::vector<Item> items, Factory factory) {
+Task<First<ValueOrUnit<T>>> first_of_range(std::deque<Item> items, Factory factory) {
   if (items.empty()) {
     throw user_error("first_of", "a race of no tasks has no winner; give it one at least");
   }
   Scope scope(EventLoop::current(), "first_of", token_of(co_await FindScope{}));
   Race<ValueOrUnit<T>> race{.scope = &scope, .winner = {}, .failure = {}};
   for (std::size_t i = 0; i < items.size(); ++i) {
-    scope.spawn("first_of", &race_item<T, Factory, Item>, &race, i, factory, std::move(items[i]));
+    scope.spawn("first_of", &race_item<T, Factory, Item>, &race, i, factory, &items[i]);
   }
   co_await scope.join();
   co_return race.result();

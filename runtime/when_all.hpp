@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <ranges>
@@ -59,20 +60,22 @@ Task<> run_into(std::optional<ValueOrUnit<T>>* value, Task<T>* task) {
   }
 }
 
+// `item` is of the one that waits for this. (Passed on by value, clang 19 lays it out below its
+// alignment.)
 template <class T, class Factory, class Item>
-Task<> make_into(std::optional<ValueOrUnit<T>>* value, Factory factory, Item item) {
+Task<> make_into(std::optional<ValueOrUnit<T>>* value, Factory factory, Item* item) {
   if constexpr (std::is_void_v<T>) {
-    co_await std::invoke(factory, std::move(item));
+    co_await std::invoke(factory, std::move(*item));
     value->emplace();
   } else {
-    value->emplace(co_await std::invoke(factory, std::move(item)));
+    value->emplace(co_await std::invoke(factory, std::move(*item)));
   }
 }
 
 /// The items of a range: copies of an lvalue's, moved from an rvalue's.
 template <std::ranges::input_range Items>
-std::vector<std::ranges::range_value_t<Items>> items_of(Items&& items) {
-  std::vector<std::ranges::range_value_t<Items>> all;
+std::deque<std::ranges::range_value_t<Items>> items_of(Items&& items) {
+  std::deque<std::ranges::range_value_t<Items>> all;
   for (auto&& item : items) {
     if constexpr (std::is_lvalue_reference_v<Items>) {
       all.push_back(item);
@@ -105,11 +108,11 @@ Task<std::tuple<ValueOrUnit<Ts>...>> all_of(std::tuple<Task<Ts>*...> tasks) {
 }
 
 template <class T, class Item, class Factory>
-Task<std::vector<ValueOrUnit<T>>> all_of_range(std::vector<Item> items, Factory factory) {
+Task<std::vector<ValueOrUnit<T>>> all_of_range(std::deque<Item> items, Factory factory) {
   Scope scope(EventLoop::current(), "when_all", token_of(co_await FindScope{}));
   std::vector<std::optional<ValueOrUnit<T>>> found(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {
-    scope.spawn("when_all", &make_into<T, Factory, Item>, &found[i], factory, std::move(items[i]));
+    scope.spawn("when_all", &make_into<T, Factory, Item>, &found[i], factory, &items[i]);
   }
   co_await scope.join();
   std::vector<ValueOrUnit<T>> values;

@@ -1,14 +1,18 @@
 // Variables of a coroutine lie where their alignment asks, whatever it is.
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "runtime/actor.hpp"
 #include "runtime/channel.hpp"
 #include "runtime/cpu_pool.hpp"
+#include "runtime/first_of.hpp"
 #include "runtime/generator.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/when_all.hpp"
 
 namespace tandem {
 namespace {
@@ -65,6 +69,65 @@ TEST(FrameAlignment, VariablesOfACoroutineLieWhereTheyAsk) {
   EXPECT_EQ(loop.run(&everywhere<64>, &pool), 0);
   EXPECT_EQ(loop.run(&everywhere<128>, &pool), 0);
   EXPECT_EQ(loop.run(&everywhere<4096>, &pool), 0);
+}
+
+// A range's items, passed on to a task each.
+template <std::size_t kBytes>
+Task<int> of_ranges() {
+  const auto look = [](Wide<kBytes> item) -> Task<Wide<kBytes>> {
+    co_await yield();
+    EXPECT_FALSE(misplaced(item));
+    co_return item;
+  };
+  int bad = 0;
+  for (const auto& each : co_await when_all(std::vector<Wide<kBytes>>(3), look)) {
+    bad += misplaced(each);
+  }
+  const auto first = co_await first_of(std::vector<Wide<kBytes>>(3), look);
+  co_return bad + misplaced(first.value);
+}
+
+TEST(FrameAlignment, ItemsOfARangeDoSo) {
+  EventLoop loop;
+  EXPECT_EQ(loop.run(&of_ranges<32>), 0);
+  EXPECT_EQ(loop.run(&of_ranges<64>), 0);
+  EXPECT_EQ(loop.run(&of_ranges<128>), 0);
+}
+
+template <std::size_t kBytes>
+struct Ask {
+  using Reply = Wide<kBytes>;
+  Wide<kBytes> question;
+};
+template <std::size_t kBytes>
+struct Answers : Actor<Answers<kBytes>, Ask<kBytes>> {
+  Wide<kBytes> handle(Ask<kBytes> ask) {
+    bad += misplaced(ask) + misplaced(member);
+    return ask.question;
+  }
+  Wide<kBytes> member{};
+  int bad = 0;
+};
+
+template <std::size_t kBytes>
+int of_messages() {
+  EventLoop loop;
+  Scope scope(loop);
+  auto& actor = scope.start<Answers<kBytes>>();
+  const int bad = loop.run(
+      [](typename Answers<kBytes>::AddressType to) -> Task<int> {
+        const Wide<kBytes> reply = co_await to.ask(Ask<kBytes>{});
+        co_return misplaced(reply);
+      },
+      actor.address());
+  loop.run(&Scope::join, &scope);
+  return bad + actor.bad;
+}
+
+TEST(FrameAlignment, MessagesAndRepliesDoSo) {
+  EXPECT_EQ(of_messages<16>(), 0);
+  EXPECT_EQ(of_messages<64>(), 0);
+  EXPECT_EQ(of_messages<128>(), 0);
 }
 
 TEST(FrameAlignment, EveryBlockHasTheWidestAlignmentOfSimd) {
