@@ -43,7 +43,7 @@ def conversation(line, number, is_json):
 
 
 def asked(text):
-    return formats.Chat([{"role": "user", "content": text}], None, [True], -1, {})
+    return formats.Chat([{"role": "user", "content": text}], None, [True], -1, {}, [])
 
 
 def conversations(flags):
@@ -68,6 +68,7 @@ def conversations(flags):
 
 def rendered(template, chat):
     try:
+        template.check_roles(chat.strange)
         return template.render(chat.messages, chat.tools, add_generation_prompt=True, variables=chat.variables)
     except Refused as error:
         raise UserError(f"[chat] {error}; change the messages") from None

@@ -5,11 +5,14 @@ ShareGPT's, TRL's, LLaMA-Factory's and axolotl's forms become that, whether a fi
 A member that is null is as if it were not there: tables and `datasets` write all members into all messages.
 """
 
+import difflib
+import json
+
 from prepare.errors import Refused
 from prepare.json_stream import parsed
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant", "bot": "assistant", "ai": "assistant",
-         "model": "assistant", "system": "system", "tool": "tool", "observation": "tool", "function": "tool", "function_response": "tool", "function_call": "function_call"}
+         "model": "assistant", "system": "system", "developer": "developer", "tool": "tool", "observation": "tool", "function": "tool", "function_response": "tool", "function_call": "function_call"}
 LEARNT = ("weight", "loss", "train")  # members of a message: 0, 1, false, true
 TEXT_PARTS = {"text", "input_text", "output_text"}
 # Members of a message that would change its text or what is learnt of it.
@@ -98,13 +101,28 @@ def calls_of(turn, what):
 def role_of(turn, what):
     given = turn.get("role") if turn.get("role") is not None else turn.get("from")
     if given is None:
-        raise Refused(f"{what} has no role")
+        raise Refused(f"{what} has no role; known are {', '.join(sorted(set(ROLES.values())))}")
     if not isinstance(given, str):
-        raise Refused(f"the role of {what} is {kind(given)}, a text is needed")
-    known = ROLES.get(given.strip().lower())
-    if known is None and turn.get("role") is None:
-        raise Refused(f'{what} is from "{given}", known are {", ".join(ROLES)}')
-    return known or given  # a template may know others
+        raise Refused(f"the role of {what} is {kind(given)} ({json.dumps(given)[:40]}), a text is needed")
+    if not given.strip():
+        raise Refused(f"the role of {what} is empty; known are {', '.join(sorted(set(ROLES.values())))}")
+    return ROLES.get(given.strip().lower(), given)
+
+
+def strange_roles(messages, name):
+    """(role, which message has it) of each role that is in no list: a template has to name it."""
+    found = {}
+    for number, message in enumerate(messages, 1):
+        if message["role"] not in ROLES.values():
+            found.setdefault(message["role"], place_of(number, name))
+    return list(found.items())
+
+
+def refusal_of_role(role, what):
+    """Of a role that is in no list and that the template does not name."""
+    near = difflib.get_close_matches(role.strip().lower(), ROLES, 1)
+    known = f'the nearest known role is "{near[0]}"' if near else f"known are {', '.join(sorted(set(ROLES.values())))}"
+    return Refused(f'the role of {what} is "{role}", which no list has and the template does not name; {known}')
 
 
 def learnt_of(turn, role, what):
@@ -122,9 +140,13 @@ def learnt_of(turn, role, what):
     return learnt
 
 
+def place_of(number, name):
+    return f'message {number} of "{name}"' if name in ("prompt", "completion") else f"message {number}"
+
+
 def message_of(turn, number, name):
     """(the message as templates expect it, whether it may be learnt); `name`: the list's"""
-    what = f'message {number} of "{name}"' if name in ("prompt", "completion") else f"message {number}"
+    what = place_of(number, name)
     if not isinstance(turn, dict):
         raise Refused(f'message {number} of "{name}" is {kind(turn)}, an object is needed')
     role = role_of(turn, what)

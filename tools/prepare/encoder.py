@@ -81,6 +81,7 @@ class Encoder:
 
     def rendered(self, sample, template):
         """The texts of a chat, and how its mask follows from their tokens."""
+        template.check_roles(sample.strange)
         if self.loss_on == "all":
             return masks.Whole(sample, template)
         if template.has_generation and not self.learns_completion(sample):

@@ -6,7 +6,7 @@ A sample is one of three things, whatever the format: Text (a prompt, which may 
 from typing import Any, NamedTuple
 
 from prepare import members
-from prepare.conversations import from_text, kind, system_of, tools_of, turns_of, variables_of, with_system
+from prepare.conversations import from_text, kind, strange_roles, system_of, tools_of, turns_of, variables_of, with_system
 from prepare.errors import Refused, UserError
 
 IGNORED_LABEL = -100
@@ -25,6 +25,7 @@ class Chat(NamedTuple):
     learnt: list  # per message: whether its weight allows it
     prompt_messages: int  # how many of them are a prompt that the record marks as such; -1: it marks none
     variables: dict  # that the record gives its template
+    strange: list  # (role, which message has it): the template has to name these
 
     has_prompt = property(lambda self: any(message["role"] != "assistant" for message in self.messages))
 
@@ -62,8 +63,9 @@ def sharegpt(record):
 
 
 def chat(record, name):
-    turns, learnt = with_system(*turns_of(record.get(name), name), system_of(record))
-    return Chat(turns, tools_of(record), learnt, -1, variables_of(record))
+    given, weights = turns_of(record.get(name), name)
+    turns, learnt = with_system(given, weights, system_of(record))
+    return Chat(turns, tools_of(record), learnt, -1, variables_of(record), strange_roles(given, name))
 
 
 def prompt(record):
@@ -79,8 +81,9 @@ def prompt(record):
     if isinstance(first, list) != isinstance(second, list):
         raise Refused(f'"prompt" is {kind(first)} and "completion" is {kind(second)}; both are texts, or both lists of messages')
     asked, said = turns_of(first, "prompt"), turns_of(second, "completion")
+    strange = strange_roles(asked[0], "prompt") + strange_roles(said[0], "completion")
     asked = with_system(*asked, system_of(record))
-    return Chat(asked[0] + said[0], tools_of(record), asked[1] + said[1], len(asked[0]), variables_of(record))
+    return Chat(asked[0] + said[0], tools_of(record), asked[1] + said[1], len(asked[0]), variables_of(record), strange)
 
 
 def text(record):

@@ -12,6 +12,7 @@ import xxhash
 
 from prepare import files
 from prepare.bounds import template_bounds
+from prepare.conversations import refusal_of_role
 from prepare.errors import Refused, UserError, first_line
 
 READY = Path(__file__).parent / "templates"
@@ -44,6 +45,12 @@ class Template:
         wanted = {variable for variable in variables if variable.endswith("_token")} - tokenizer.special_tokens.keys()
         self.special_tokens = tokenizer.transformers_special_tokens() if wanted else tokenizer.special_tokens
 
+    def check_roles(self, strange):
+        """Refused: the text names one of these roles nowhere, as a misspelt one."""
+        for role, what in strange:
+            if f"'{role}'" not in self.text and f'"{role}"' not in self.text:
+                raise refusal_of_role(role, what)
+
     def render(self, messages, tools, add_generation_prompt=False, spans=False, variables=None):
         """The text, and with `spans` the [begin, end) of its characters that {% generation %} marks."""
         given = {**self.special_tokens, **(variables or {})}
@@ -59,7 +66,6 @@ class Template:
         if self.own is not None and self.own.render(messages, tools, add_generation_prompt, variables=variables) != texts[0]:
             raise Refused(f"the ready template {self.name} makes another text of it than the model's own; leave --chat_template out, or give a file")
         return (texts[0], found[0]) if spans else texts[0]
-
 
     def ready_for(self, chat):
         """The name of the ready template that makes the same text of the chat, or None."""

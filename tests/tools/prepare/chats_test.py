@@ -120,11 +120,35 @@ class Chats(PrepareTest):
             self.assertEqual(learnt.count(SAID), 1)
         self.assertIn('"train" of message 1', self.why({"messages": [{**CHAT[0], "train": True}, CHAT[1]]}))
 
+    def test_a_misspelt_role_is_named(self):
+        """With its record, its message, what it is, and the nearest role that is known."""
+        for role, what in (("asistant", 'the role of message 2 is "asistant", which no list has and the template does not name; the nearest known role is "assistant"'),
+                           ("Assisstant ", 'nearest known role is "assistant"'), ("ASSITANT", 'nearest known role is "assistant"'), ("gtp", 'nearest known role is "gpt"'), ("usr", 'nearest known role is "user"'),
+                           ("\u0430ssistant", 'nearest known role is "assistant"'), ("systm", 'nearest known role is "system"'), ("zzz", 'is "zzz", which no list has and the template does not name; known are assistant, developer'),
+                           ("", "the role of message 2 is empty; known are"), (" ", "the role of message 2 is empty"), (None, "message 2 has no role; known are"), (5, "the role of message 2 is a number (5)"),
+                           (True, "the role of message 2 is true or false (true)"), (["assistant"], 'the role of message 2 is a list (["assistant"])')):
+            for form in ("messages", "conversations", "prompt"):
+                turns = [CHAT[0], {"role": role, "content": SAID}]
+                record = {"prompt": CHAT[:1], "completion": turns} if form == "prompt" else {form: turns}
+                with self.subTest(role=role, form=form):
+                    why = self.why(record)
+                    self.assertIn("record 1: ", why)
+                    self.assertIn(what.replace("message 2", 'message 2 of "completion"') if form == "prompt" else what, why)
+        for other in (self.why({"conversations": [{"from": "human", "value": USER}, {"from": "gptt", "value": SAID}]}), self.why({"system": "x", "messages": [CHAT[0], {"role": "asistant", "content": SAID}]})):
+            self.assertIn("the role of message 2 is ", other)
+
+    def test_a_role_that_the_template_names_is_known(self):
+        record = self.write("d.jsonl", [{"messages": [{"role": "critic", "content": "hm"}, *CHAT]}])
+        template = "{% for m in messages %}{% if m.role == 'critic' %}C {% endif %}{{ m.content }}<|im_end|>{% endfor %}"
+        self.prepare(record, "--chat_template", self.write("t.jinja", template))
+        (self.folder / "x.tokens").unlink()
+        self.assertIn('message 1 is "critic"', self.refused(record, "--chat_template", self.write("u.jinja", template.replace("critic", "judge"))))
+
     def test_what_would_change_the_text_is_named(self):
         for record, what in (({"messages": CHAT, "images": ["x"]}, '"images"'), ({"messages": CHAT, "history": [["a", "b"]]}, '"history"'), ({"messages": CHAT, "weight": 0.5}, '"weight"'),
                              ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, CHAT[1]]}, 'of type "image_url"'), ({"messages": [{**CHAT[0], "audio": {"id": "x"}}, CHAT[1]]}, '"audio" of message 1'),
                              ({"instruction": "a", "output": "b", "system": "c"}, '"system"'), ({"instruction": "a", "output": "b", "history": [["a", "b"]]}, '"history"'), ({"text": "a", "images": ["x"]}, '"images"'),
-                             ({"input_ids": [1, 2], "seq_lengths": [1, 1]}, '"seq_lengths"'), ({"messages": [{"role": 5, "content": "a"}]}, "the role of message 1 is a number"),
+                             ({"input_ids": [1, 2], "seq_lengths": [1, 1]}, '"seq_lengths"'), ({"messages": [{"role": 5, "content": "a"}]}, "the role of message 1 is a number (5)"),
                              ({"messages": [{"role": "user", "content": 5}]}, "the content of message 1 is a number"), ({"messages": [CHAT[0], {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "x"}}]}]}, "the arguments of a call of message 2")):
             self.assertIn(what, self.why(record))
         self.same({"messages": CHAT, "images": [], "history": None, "weight": 1, "id": 5, "source": "x"}, {"messages": CHAT})
