@@ -1,10 +1,11 @@
 #include "models/data/alpaca.hpp"
 
 #include <algorithm>
-#include <array>
+#include <utility>
 
 #include "actors/storage/file.hpp"
 #include "actors/storage/json.hpp"
+#include "models/data/record_members.hpp"
 #include "models/io/tokenizer/byte_level.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
@@ -26,53 +27,62 @@ JsonOrigin origin(const std::filesystem::path& path, std::size_t line) {
           .advice = std::string(kAdvice)};
 }
 
-// Members that others write into instruction records and that would change the text: what stands
-// before the instruction, or belongs to another form.
-constexpr std::array<std::string_view, 8> kOtherMembers = {
-    "system", "system_prompt", "history", "tools", "images", "videos", "audios", "weight"};
-
-bool says_nothing(const JsonValue& value) {
-  const simdjson::dom::element raw = value.raw();
-  return (raw.is_string() && value.string().empty()) ||
-         (value.is_array() && value.array().size() == 0) ||
-         (raw.is_number() && value.number() == 1);
-}
-
-AlpacaRecord read_record(const JsonValue& value) {
-  for (const std::string_view name : kOtherMembers) {
-    if (const auto other = value.find(name); other && !says_nothing(*other)) {
-      throw value.error(fmt::format(
-          "\"{}\" would change what is learnt, and instruction records are read without it; take "
-          "it out, or give the record as messages",
-          name));
+/// Collects the names of members that are in no list, each once.
+void check_members(const JsonValue& record, std::vector<std::string>& unused) {
+  for (const auto& [name, value] : record.members()) {
+    switch (meaning_of(name, value)) {
+      case RecordMember::kUsed:
+      case RecordMember::kHarmless:
+        break;
+      case RecordMember::kRefused:
+        throw record.error(fmt::format(
+            "\"{}\" would change what is learnt, and instruction records are read without it; take "
+            "it out, or give the record as messages",
+            name));
+      case RecordMember::kBadAnswer:
+        throw record.error(fmt::format(
+            "\"{}\" is false: the record says that its answer is a bad one, and that would be "
+            "learnt; leave such records out",
+            name));
+      case RecordMember::kUnknown:
+        if (std::ranges::find(unused, name) == unused.end()) {
+          unused.emplace_back(name);
+        }
+        break;
     }
   }
+}
+
+AlpacaRecord read_record(const JsonValue& value, std::vector<std::string>& unused) {
+  check_members(value, unused);
   const auto input = value.find("input");
   return {.instruction = std::string(value.at("instruction").string()),
           .input = input ? std::string(input->string()) : std::string(),
           .output = std::string(value.at("output").string())};
 }
 
-std::vector<AlpacaRecord> read_json(const std::filesystem::path& path, const std::string& text) {
+std::vector<AlpacaRecord> read_json(const std::filesystem::path& path, const std::string& text,
+                                    std::vector<std::string>& unused) {
   const JsonDocument document = JsonDocument::parse(text, origin(path, 0));
   const JsonValue root = document.root();
   std::vector<AlpacaRecord> records;
   for (const simdjson::dom::element item : root.array()) {
     try {
-      records.push_back(read_record(root.child(item, records.size())));
+      records.push_back(read_record(root.child(item, records.size()), unused));
     } catch (const Error&) {
       // The record is read again, so that the error names its line: only an error is worth the
       // search for it.
       const JsonOrigin place = origin(path, json_line_of_item(text, records.size()));
-      (void)read_record(JsonValue(item, &place, fmt::format("record {}", records.size() + 1)));
+      (void)read_record(JsonValue(item, &place, fmt::format("record {}", records.size() + 1)),
+                        unused);
       throw;
     }
   }
   return records;
 }
 
-std::vector<AlpacaRecord> read_json_lines(const std::filesystem::path& path,
-                                          std::string_view text) {
+std::vector<AlpacaRecord> read_json_lines(const std::filesystem::path& path, std::string_view text,
+                                          std::vector<std::string>& unused) {
   std::vector<AlpacaRecord> records;
   std::size_t line = 0;
   while (!text.empty()) {
@@ -82,7 +92,7 @@ std::vector<AlpacaRecord> read_json_lines(const std::filesystem::path& path,
     text.remove_prefix(std::min(end + 1, text.size()));
     if (row.find_first_not_of(" \t\r") != std::string_view::npos) {
       const JsonDocument document = JsonDocument::parse(row, origin(path, line));
-      records.push_back(read_record(document.root()));
+      records.push_back(read_record(document.root(), unused));
     }
   }
   return records;
@@ -101,7 +111,8 @@ bool is_blank(std::string_view text) {
 
 }  // namespace
 
-std::vector<AlpacaRecord> read_alpaca(const std::filesystem::path& path, double percentage) {
+std::vector<AlpacaRecord> read_alpaca(const std::filesystem::path& path, double percentage,
+                                      std::vector<std::string>* unused) {
   if (!(percentage > 0 && percentage <= 100)) {
     throw user_error(kWhere, "dataset_percentage is {}; give a number above 0 and up to 100",
                      percentage);
@@ -120,7 +131,12 @@ std::vector<AlpacaRecord> read_alpaca(const std::filesystem::path& path, double 
   if (is_valid_utf8(text) && is_blank(text)) {
     throw user_error(kWhere, "{} is empty; give at least one record", path.string());
   }
-  auto records = extension == ".json" ? read_json(path, text) : read_json_lines(path, text);
+  std::vector<std::string> names;
+  auto records =
+      extension == ".json" ? read_json(path, text, names) : read_json_lines(path, text, names);
+  if (unused != nullptr) {
+    *unused = std::move(names);
+  }
   const std::size_t all = records.size();
   const auto kept = static_cast<std::size_t>(static_cast<double>(all) * percentage / 100.0);
   if (kept == 0) {

@@ -1,5 +1,7 @@
 #include "models/data/open_records.hpp"
 
+#include <fmt/ranges.h>
+
 #include "models/data/alpaca_tokens.hpp"
 #include "models/data/token_cache.hpp"
 #include "models/data/token_file.hpp"
@@ -61,7 +63,11 @@ OpenedRecords tokenise(const std::filesystem::path& file, const std::filesystem:
   }
   opened.how = fmt::format("template alpaca, loss on {}", name_of(opened.loss_on));
   const auto make = [&] {
-    opened.instructions = read_alpaca(file, options.percentage);
+    std::vector<std::string> unused;
+    opened.instructions = read_alpaca(file, options.percentage, &unused);
+    if (!unused.empty()) {
+      opened.note = fmt::format("members that are not used: {}", fmt::join(unused, ", "));
+    }
     return tokenise_alpaca(opened.instructions, tokenizer,
                            {.max_length = options.max_length,
                             .loss_on = opened.loss_on,

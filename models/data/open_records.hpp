@@ -35,6 +35,7 @@ struct OpenedRecords {
   bool has_prompts = true;
   std::optional<std::int32_t> end_token;  // what ends an answer, if it is known
   std::string how;                        // "template alpaca, loss on completion"
+  std::string note;                       // names members that are not used; empty: there are none
 };
 
 /// Opens a token file (.tokens) or instruction records (.json, .jsonl).

@@ -174,6 +174,9 @@ int run_inspect(int argc, char** argv) {
   }
   fmt::print("data     {}: {}; {}\n", one_line(flags.dataset_name), opened.masks.text(),
              one_line(opened.how));
+  if (!opened.note.empty()) {
+    fmt::print("note     {}\n", one_line(opened.note));
+  }
   print_lengths(*opened.tokens, flags.max_length > 0 ? flags.max_length : kDefaultRow);
   print_refusal(opened, flags.dataset_name);
   print_records(*opened.tokens, tokenizer, flags.records);

@@ -1,8 +1,10 @@
 """One table of the members that records have: which of them are used, which say nothing about the text, which would
-change it and are not read.
+change it and are not read, which belong to other ways of training.
 
-A member that would change what is learnt is used or refused by name, never passed over. One that nobody knows is said
-once in a note.
+A member that would change what is learnt is used or refused by name, never passed over. One of another way of training,
+or one that is in no list, is said once in a note. models/data/record_members.cpp has the same lists for instructions
+that the programs read themselves; tests/tools/prepare/members_test.py compares them, and looks for the members of TRL's
+and LLaMA-Factory's records.
 """
 
 from prepare.errors import Refused
@@ -28,8 +30,12 @@ HARMLESS = {
 # They would change the text, or which of it is learnt and how much.
 REFUSED = {
     "audio", "audios", "cu_seqlens", "documents", "history", "image", "images", "loss_weight", "loss_weights", "position_ids", "sample_weight", "segment_ids", "seq_lengths",
-    "sequence_lengths", "system", "system_prompt", "token_weights", "tools", "video", "videos", "weight", "weights",
+    "mm_token_type_ids", "sequence_lengths", "system", "system_prompt", "token_weights", "tools", "video", "videos", "weight", "weights",
 }
+# Of preferences and rewards: what is learnt here is the record without them, and a note says so.
+OTHER_TASKS = {"chosen", "completions", "kto_tag", "label", "labels", "rejected"}
+# An answer that its record calls a bad one is none to learn.
+VERDICTS = ("kto_tag", "label")
 
 
 def is_empty(value):
@@ -42,6 +48,8 @@ def unused(name, record):
     for member, value in record.items():
         if member in USED[name] or is_empty(value):
             continue
+        if member in VERDICTS and value is False:
+            raise Refused(f'"{member}" is false: the record says that its answer is a bad one, and that would be learnt; leave such records out')
         if member in REFUSED and not (member == "weight" and value == 1):
             raise Refused(f'"{member}" would change what is learnt, and records of the form {name} are read without it; take it out, or put it into the text')
         if member not in HARMLESS:

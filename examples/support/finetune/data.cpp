@@ -38,6 +38,9 @@ FinetuneData open_data(const FinetuneFlags& flags, const std::filesystem::path& 
          .percentage = percentage,
          .loss_on = parse_enum<LossOn>(flags.loss_on),
          .append_eos = chosen ? std::optional(flags.append_eos == "on") : std::nullopt});
+    if (!opened.note.empty()) {
+      lines.push_back(fmt::format("note     {}: {}", one_line(name), one_line(opened.note)));
+    }
     check_masks(opened.masks, name, opened.loss_on, opened.has_prompts);
     return opened;
   };

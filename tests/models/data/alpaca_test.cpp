@@ -6,6 +6,7 @@
 #include <string>
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/io_support.hpp"
@@ -60,18 +61,25 @@ TEST(IoAlpaca, MembersThatWouldChangeTheTextAreNamed) {
   const auto put = [&](std::string_view member) {
     test::put(dir / "a.jsonl", fmt::format(R"({{"instruction": "i", "output": "o", {}}})", member));
   };
-  for (const std::string_view member : {R"("system": "s")", R"("history": [["a", "b"]])",
-                                        R"("images": ["x"])", R"("weight": 0.5)"}) {
+  for (const std::string_view member :
+       {R"("system": "s")", R"("history": [["a", "b"]])", R"("images": ["x"])", R"("weight": 0.5)",
+        R"("audio": "x")", R"("system": 1)", R"("loss_weight": 1)", R"("tools": {"a": 1})"}) {
     put(member);
     const std::string_view name = member.substr(0, member.find(':'));
     expect_error([&] { (void)read_alpaca(dir / "a.jsonl"); },
                  {"a.jsonl:1", name, "would change what is learnt"});
   }
   for (const std::string_view member : {R"("system": "")", R"("history": [])", R"("images": null)",
-                                        R"("weight": 1)", R"("id": 5)"}) {
+                                        R"("weight": 1)", R"("id": 5)", R"("label": true)"}) {
     put(member);
     EXPECT_EQ(read_alpaca(dir / "a.jsonl").size(), 1u) << member;
   }
+  put(R"("label": false)");
+  expect_error([&] { (void)read_alpaca(dir / "a.jsonl"); }, {"a.jsonl:1", "a bad one"});
+  std::vector<std::string> unused;
+  put(R"("thoughts": "t", "id": 5, "rejected": "r", "oddity": null)");
+  (void)read_alpaca(dir / "a.jsonl", 100, &unused);
+  EXPECT_THAT(unused, ::testing::ElementsAre("thoughts", "rejected"));
 }
 
 TEST(IoAlpaca, WritesThePromptOfTheExample) {

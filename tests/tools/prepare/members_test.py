@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Every member that records of TRL and LLaMA-Factory have is in one of our lists, and the programs' lists are prepare's.
+
+tests/data/other_trainers.json has what those trainers document. Where a trainer itself is installed, its own
+definitions are compared with that file, so that a newer version which reads more fails this test.
+"""
+
+import importlib.util
+import json
+import re
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tools"))
+from prepare import members  # noqa: E402
+from prepare.errors import Refused  # noqa: E402
+
+TRAINERS = json.loads((ROOT / "tests" / "data" / "other_trainers.json").read_text())
+NATIVE = ROOT / "models" / "data" / "record_members.cpp"
+PLANTED = "planted_member"
+
+
+def in_no_list(names):
+    """Of the members of another trainer's records, those that none of our lists has."""
+    known = set().union(*members.USED.values(), members.HARMLESS, members.REFUSED, members.OTHER_TASKS)
+    return sorted(set(names) - known)
+
+
+def native_lists():
+    """name -> the members of a list of the programs."""
+    text = NATIVE.read_text(encoding="utf-8")
+    found = re.findall(r"std::string_view (k\w+) =\s*((?:\"[^\"]*\"\s*)+);", text)
+    return {name: set("".join(re.findall(r'"([^"]*)"', parts)).split()) for name, parts in found}
+
+
+def attributes_of_llama_factory():
+    """The members that its converters read, as its own description of a data set has them; None: not installed."""
+    if importlib.util.find_spec("llamafactory") is None:
+        return None
+    from llamafactory.data.parser import DatasetAttr
+
+    given = vars(DatasetAttr("file", "x"))
+    columns = ("system", "tools", "images", "videos", "audios", "chosen", "rejected", "kto_tag", "history")
+    return {*columns, *(given[name] for name in ("prompt", "query", "response", "messages"))}
+
+
+class Members(unittest.TestCase):
+    def test_every_member_of_other_trainers_records_is_known(self):
+        for name, trainer in TRAINERS.items():
+            self.assertGreater(len(trainer["record_members"]), 10)
+            self.assertEqual(in_no_list(trainer["record_members"]), [], f"of {name}: give each of them a list in tools/prepare/members.py")
+
+    def test_a_new_member_is_found(self):
+        for trainer in TRAINERS.values():
+            self.assertEqual(in_no_list([*trainer["record_members"], PLANTED]), [PLANTED])
+
+    def test_the_file_has_what_an_installed_trainer_reads(self):
+        found = attributes_of_llama_factory()
+        if found is None:
+            self.skipTest("llamafactory is not installed; tests/data/other_trainers.json stands for it")
+        self.assertEqual(sorted(found - set(TRAINERS["llamafactory"]["record_members"])), [])
+
+    def test_the_programs_have_the_same_lists(self):
+        used = members.USED["alpaca"]
+        expected = {"kUsed": used, "kHarmless": members.HARMLESS - used, "kRefused": members.REFUSED - used, "kVerdicts": set(members.VERDICTS)}
+        self.assertEqual(native_lists(), expected)
+
+    def test_members_of_other_ways_of_training(self):
+        self.assertEqual(members.unused("messages", {"messages": [], "chosen": "a", "rejected": "b", "label": True}), ["chosen", "rejected", "label"])
+        for name in members.VERDICTS:
+            with self.assertRaisesRegex(Refused, f'"{name}" is false'):
+                members.unused("prompt", {"prompt": "a", "completion": "b", name: False})
+
+
+if __name__ == "__main__":
+    unittest.main()
