@@ -92,7 +92,7 @@ void train(const CifarFlags& flags, Engine& engine, MetricsWriter& metrics,
            RunEvaluation& evaluation, RunCheckpoints& checkpoints, std::int64_t total_steps,
            std::int64_t epoch_steps) {
   const double flops_per_image = model_flops_per_token(engine.model(), 1);
-  RunningLoss running(flags.log_interval);
+  RunningLoss running(static_cast<std::int64_t>(flags.log_interval));
   bool go_on = true;
   while (engine.global_steps() < total_steps && go_on) {
     const std::optional<StepResult> result = checkpoints.train_step();
@@ -148,6 +148,7 @@ int cifar10(CifarFlags flags) {
   const std::int64_t total_steps =
       flags.steps > 0 ? flags.steps : steps_of_epochs(flags.epochs, epoch_steps);
 
+  flags.save_every = static_cast<double>(steps_of(flags.save_every, total_steps));
   require_traced_steps(flags, 0, total_steps);
   Model model = model_of(flags);
   if (flags.output_dir.empty()) {

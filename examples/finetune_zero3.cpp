@@ -100,6 +100,7 @@ int finetune(FinetuneFlags flags) {
                       {.hidden_size = pretrained.config().hidden_size, .records = records});
   require_rate_and_batch(flags, config);
   const RunLength length = run_length(flags, config, records);
+  flags.save_every = static_cast<double>(steps_of(flags.save_every, length.steps));
   require_traced_steps(flags, 0, length.steps);
 
   // Does it fit? Up to here nothing was allocated or written.
@@ -137,7 +138,8 @@ int finetune(FinetuneFlags flags) {
   const ResumedRun resumed = resume_run(flags, engine, *ranks);
   require_traced_steps(flags, engine.global_steps(), length.steps);
   MetricsOptions reports = metrics_options(flags, engine, length.steps);
-  reports.log_interval = flags.log_level == "DEBUG" ? 1 : flags.log_interval;
+  reports.log_interval =
+      flags.log_level == "DEBUG" ? 1 : steps_of(flags.log_interval, length.steps);
   reports.quiet = flags.log_level == "WARNING" || flags.log_level == "ERROR";
   reports.has_disk = disks.is_first_of_its_disk(static_cast<std::uint32_t>(engine.rank()));
   MetricsWriter metrics(std::move(reports));

@@ -173,6 +173,11 @@ void reject_values(const CLI::App& app, const CLI::ParseError& error) {
       throw user_error("flags", "{} has no value behind it; it takes {}", name,
                        kind_of_value(*option));
     }
+    if (const std::string_view hint =
+            converts && !values.empty() ? foreign_value_hint(name, values.back()) : "";
+        !hint.empty()) {
+      throw user_error("flags", "{} is \"{}\"; {}", name, values.back(), hint);
+    }
     if (converts && !values.empty()) {
       throw user_error("flags", "{} is \"{}\"; it takes {}", name, values.back(),
                        kind_of_value(*option));

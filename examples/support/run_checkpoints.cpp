@@ -343,7 +343,8 @@ bool RunCheckpoints::after(const StepResult& result) {
     report(*result.checkpoint);
   }
   stopped_ = result.stop_asked;
-  const bool due = flags_.save_every > 0 && result.step % flags_.save_every == 0;
+  const bool due =
+      flags_.save_every > 0 && result.step % static_cast<std::int64_t>(flags_.save_every) == 0;
   if (!stopped_ && (due || result.save_asked)) {
     save();
   }

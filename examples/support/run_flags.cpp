@@ -1,6 +1,7 @@
 #include "examples/support/run_flags.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -54,7 +55,8 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
          "GiB of this host for all ranks; a run that needs more is refused; 0: what is free")
       ->capture_default_str();
   app.add_option("--save_every,--save_steps", f.save_every,
-                 "Checkpoint every N steps and at the end, in OUTPUT_DIR/checkpoints; 0: none")
+                 "Checkpoint every N steps, or below 1 this share of all, and at the end, in "
+                 "OUTPUT_DIR/checkpoints; 0: none")
       ->capture_default_str();
   app.add_option("--keep,--save_total_limit", f.keep, "Checkpoints that stay, the newest")
       ->capture_default_str();
@@ -114,6 +116,19 @@ bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const
   return true;
 }
 
+std::int64_t steps_of(double count_or_share, std::int64_t all) {
+  return static_cast<std::int64_t>(
+      count_or_share < 1 ? std::ceil(count_or_share * static_cast<double>(all)) : count_or_share);
+}
+
+void require_count_or_share(std::string_view flag, double value) {
+  require_not_negative(flag, value);
+  if (value > 1 && value != std::floor(value)) {
+    throw user_error("flags", "{} is {}; it is a number of steps, or below 1 a share of them", flag,
+                     value);
+  }
+}
+
 void check_run_flags(const RunFlags& f) {
   require_one_of("--progress", f.progress, {"auto", "bar", "lines", "off"});
   require_one_of("--device", f.device, {"auto", "cpu", "cuda", "sim"});
@@ -126,7 +141,7 @@ void check_run_flags(const RunFlags& f) {
   if (!f.dtype.empty()) {
     require_one_of("--dtype", f.dtype, {"fp32", "bf16", "fp16"});
   }
-  require_not_negative("--save_every", static_cast<double>(f.save_every));
+  require_count_or_share("--save_every", f.save_every);
   require_above_zero("--keep", f.keep);
   if (!f.stop_after.empty()) {
     (void)parse_duration_s("--stop_after", f.stop_after);
@@ -137,7 +152,8 @@ void check_run_flags(const RunFlags& f) {
   for (const std::string& part : split(f.resume_ignore)) {
     require_one_of("--resume_ignore", part, {"data", "seed", "batch", "optimizer"});
   }
-  require_above_zero("--log_interval", static_cast<double>(f.log_interval));
+  require_above_zero("--log_interval", f.log_interval);
+  require_count_or_share("--log_interval", f.log_interval);
   require_not_negative("--steps", static_cast<double>(f.steps));
   require_not_negative("--summary_skip", static_cast<double>(f.summary_skip));
   (void)bytes_of_gib("--host_memory_gb", f.host_memory_gb);

@@ -29,7 +29,7 @@ struct RunFlags : EngineFlags {
   std::uint64_t seed = 42;
   std::int64_t steps = 0;
   std::int64_t summary_skip = 15;  // first steps that its figures leave out
-  std::int64_t log_interval = 1;
+  double log_interval = 1;         // steps, or below 1 their share of the run
 
   // Keys of the DeepSpeed JSON.
   bool deepspeed = false;
@@ -43,7 +43,7 @@ struct RunFlags : EngineFlags {
   double host_memory_gb = 0;  // 0: what is free
 
   // Checkpoints.
-  std::int64_t save_every = 0;  // steps; 0: none
+  double save_every = 0;  // steps, or below 1 their share of the run; 0: none
   int keep = 2;
   std::string resume;  // a folder, or auto
   bool overwrite_output_dir = false;
@@ -77,6 +77,12 @@ void add_run_flags(CLI::App& app, RunFlags& flags);
 /// has nothing more to do (--help, --version). Throws user_error.
 [[nodiscard]] bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc,
                                    const char* const* argv);
+
+/// The steps of a flag that takes a count, or below 1 a share of `all`, rounded up as Transformers
+/// does.
+std::int64_t steps_of(double count_or_share, std::int64_t all);
+/// Throws user_error for a number that is neither.
+void require_count_or_share(std::string_view flag, double value);
 
 /// Throws user_error for a value that makes no sense.
 void check_run_flags(const RunFlags& flags);

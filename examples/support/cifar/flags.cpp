@@ -52,6 +52,10 @@ void add_own_flags(CLI::App& app, CifarFlags& f) {
 void check(const CifarFlags& f) {
   check_run_flags(f);
   require_above_zero("--epochs", f.epochs);
+  if (f.log_interval < 1) {
+    throw user_error("flags", "--log-interval is {}; it counts mini-batches, from 1 on",
+                     f.log_interval);
+  }
   require_above_zero("--workers", f.workers);
   require_above_zero("--prefetch", static_cast<double>(f.prefetch));
   require_above_zero("--ep-world-size", static_cast<double>(f.ep_world_size));

@@ -1,6 +1,5 @@
 #include "examples/support/finetune/evaluation.hpp"
 
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -29,11 +28,7 @@ void show_sample(const std::string& prompt, const Pretrained& pretrained, Engine
 }
 
 std::int64_t steps_between_evaluations(const EvaluationFlags& flags, const RunLength& length) {
-  if (flags.every == 0) {
-    return length.per_epoch;
-  }
-  return static_cast<std::int64_t>(
-      flags.every < 1 ? std::ceil(flags.every * static_cast<double>(length.steps)) : flags.every);
+  return flags.every == 0 ? length.per_epoch : steps_of(flags.every, length.steps);
 }
 
 }  // namespace

@@ -195,7 +195,8 @@ void add_example_flags(CLI::App& app, FinetuneFlags& f) {
       ->capture_default_str();
   add_seed(app, f.seed, "Seed of weights, shuffle and dropout");
   app.add_flag("--deterministic", f.deterministic, "Accepted: every run is deterministic");
-  app.add_option("--log_interval,--logging_steps", f.log_interval, "Steps between console lines")
+  app.add_option("--log_interval,--logging_steps", f.log_interval,
+                 "Steps between console lines, or below 1 their share of the run")
       ->capture_default_str();
   app.add_option(
          "--log_level", f.log_level,
@@ -260,14 +261,6 @@ void add_evaluation_flags(CLI::App& app, EvaluationFlags& e) {
   app.add_flag("--keep_best", e.keep_best, "Save the best model by then in model-best/");
   app.add_option("--sample_prompt", e.sample_prompt,
                  "Continue this text at each evaluation and print it");
-}
-
-void require_count_or_share(std::string_view flag, double value) {
-  require_not_negative(flag, value);
-  if (value > 1 && value != std::floor(value)) {
-    throw user_error("flags", "{} is {}; it is a number of steps, or below 1 a share of them", flag,
-                     value);
-  }
 }
 
 void check_evaluation_flags(const FinetuneFlags& f) {
