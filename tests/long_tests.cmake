@@ -14,7 +14,7 @@ set(TANDEM_LONG_TESTS
   Hosts.AConnectionThatHangs*
   *.TransformersLoadsWhatWeWrite Descriptions.HaveTransformersNamesAndShapes IoCheckpoint.PythonReads* IoMxfp4.Transformers*
   ImportWriters.Torch*
-  Plan.* ConvertGolden.* CheckpointCli.* OptimizerStepOracle.*
+  Plan.* *Advice.* ConvertGolden.* CheckpointCli.* OptimizerStepOracle.*
   Evaluation.* Blocks.*
   # every combination of stage, type, schedule or placement
   *Devices.GiveTheBits* Boundaries.LeaveTheBits* *OnRanks.Change* *DevicePlacements.ChangeNoBit* *CudaPlace* CudaRanks.* CifarMoe.* CifarRecords.Packed* *Stages.GiveTheSameBitsOnOneRank

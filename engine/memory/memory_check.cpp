@@ -178,11 +178,33 @@ FitReport check_fit(const Model& model, PlanInput input, const MemoryLimits& lim
   const PlanInput asked = input;
   FitReport report{.plan = plan_and_place(model, input, limits)};
   report.lacks = shortfall_of(report.plan, limits);
-  if (report.lacks) {
-    report.change = smallest_change(model, asked, limits, allowed);
+  if (!report.lacks) {
+    return report;
+  }
+  ChangesAllowed tried = allowed;
+  tried.ranks = tried.nvme = false;
+  report.change = smallest_change(model, asked, limits, tried);
+  if (!report.change) {
+    tried.nvme = allowed.nvme;
+    report.change =
+        tried.nvme ? smallest_change(model, asked, limits, tried) : std::optional<Change>();
+    tried.nvme = false;
+    tried.ranks = allowed.ranks;
+    report.ranks =
+        tried.ranks ? smallest_change(model, asked, limits, tried) : std::optional<Change>();
   }
   return report;
 }
+
+namespace {
+
+/// What a change of FitReport says, with the disk's bytes that it takes.
+std::string advice_of(const Change& change) {
+  const std::int64_t disk = change.plan.nvme_total();
+  return change.text() + (disk > 0 ? fmt::format(" ({} of a local disk)", size_text(disk)) : "");
+}
+
+}  // namespace
 
 std::string FitReport::advice() const {
   if (!lacks) {
@@ -216,8 +238,10 @@ std::string FitReport::advice() const {
                               ? fmt::format(" by the {} ranks of a host", plan.ranks_per_host)
                               : std::string();
   const std::string to_do =
-      change ? fmt::format("smallest change that fits: {}", change->text())
-             : "nothing that can be changed here makes it fit; use a smaller model or more memory";
+      change || ranks
+          ? fmt::format("smallest change that fits: {}{}{}", change ? advice_of(*change) : "",
+                        change && ranks ? "; or " : "", ranks ? advice_of(*ranks) : "")
+          : "nothing that can be changed here makes it fit; use a smaller model or more memory";
   return fmt::format("{} memory: {} needed{}, {} {}; {}", name_of(lacks->kind),
                      size_text(lacks->needed), who, size_text(lacks->limit.bytes),
                      lacks->limit.source, to_do);
@@ -268,6 +292,13 @@ std::string FitReport::json(const MemoryLimits& limits) const {
   json.key("change").begin_array();
   if (change) {
     for (const std::string& part : change->parts) {
+      json.value(part);
+    }
+  }
+  json.end_array();
+  json.key("more_ranks").begin_array();
+  if (ranks) {
+    for (const std::string& part : ranks->parts) {
       json.value(part);
     }
   }

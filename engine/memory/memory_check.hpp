@@ -49,6 +49,8 @@ struct Shortfall {
 struct ChangesAllowed {
   bool state_formats = true;  // optimizer_state
   bool ranks = true;
+  bool nvme = true;             // state and weights in files
+  bool ratio_is_given = false;  // offload_ratio, of the options or the config
 };
 
 /// Lets as few boundaries leave as make the run fit, with placements and all else as they are; all
@@ -64,7 +66,7 @@ void choose_offload(const Model& model, PlanInput& input, const MemoryLimits& li
                                         const MemoryLimits& limits);
 
 struct Change {
-  std::vector<std::string> parts;  // "activation_checkpointing", ...
+  std::vector<std::string> parts;  // "--activation_checkpointing", ...
   PlanInput input;
   MemoryPlan plan;
 
@@ -78,7 +80,9 @@ struct Change {
 struct FitReport {
   MemoryPlan plan;
   std::optional<Shortfall> lacks;  // nothing: it fits
-  std::optional<Change> change;    // where it does not, and something helps
+  // Where it does not: the smallest change without more ranks; files are last.
+  std::optional<Change> change;
+  std::optional<Change> ranks;  // where that is none or files: a change with more ranks
 
   /// One line: what is short and what to do.
   [[nodiscard]] std::string advice() const;

@@ -154,28 +154,36 @@ NumberedName numbered(const std::string& name) {
   return {name.substr(0, begin), std::stol(name.substr(begin, end - begin)), name.substr(end)};
 }
 
-/// The names of units of one placement, neighbours joined: "embedding, block 0-7".
+/// The names of units of one placement, neighbours among what is trained joined: "embedding, block
+/// 0-7".
 std::string ranges_text(const Model& model, std::span<const StatePlacement> placements,
                         StatePlacement placement) {
-  std::string text;
+  std::vector<std::size_t> trained;
   for (std::size_t unit = 0; unit < placements.size(); ++unit) {
-    if (placements[unit] != placement || model.units[unit].frozen()) {
+    if (!model.units[unit].frozen()) {
+      trained.push_back(unit);
+    }
+  }
+  std::string text;
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    if (placements[trained[i]] != placement) {
       continue;
     }
-    const NumberedName first = numbered(model.units[unit].name);
+    const std::string& name = model.units[trained[i]].name;
+    const NumberedName first = numbered(name);
     long last = first.number;
-    while (first.number >= 0 && unit + 1 < placements.size() && placements[unit + 1] == placement) {
-      const NumberedName next = numbered(model.units[unit + 1].name);
+    while (first.number >= 0 && i + 1 < trained.size() && placements[trained[i + 1]] == placement) {
+      const NumberedName next = numbered(model.units[trained[i + 1]].name);
       if (next.before != first.before || next.behind != first.behind || next.number != last + 1) {
         break;
       }
-      ++unit;
+      ++i;
       ++last;
     }
     text += text.empty() ? "" : ", ";
     text += last > first.number
                 ? fmt::format("{}{}-{}{}", first.before, first.number, last, first.behind)
-                : model.units[unit].name;
+                : name;
   }
   return text;
 }

@@ -314,7 +314,9 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                       placements_text(model, input.shape.engine.placements), 1e3 * *step_s);
     }
   }
-  plan.report = check_fit(model, input, plan.limits);
+  plan.report = check_fit(model, input, plan.limits,
+                          {.nvme = options.placements.empty(),
+                           .ratio_is_given = offload_ratio_of(config, options).has_value()});
   if (std::ranges::find(input.shape.engine.placements, StatePlacement::kNvme) !=
       input.shape.engine.placements.end()) {
     plan.placement += "; " + updates_ahead_text(model, input, plan);

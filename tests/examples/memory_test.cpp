@@ -112,7 +112,7 @@ TEST_F(Memory, ARunThatDoesNotFitEndsBeforeItBegins) {
   EXPECT_EQ(done.code, 3) << done.err;
   EXPECT_THAT(done.err, HasSubstr("activations"));
   EXPECT_THAT(done.err, HasSubstr("error: [memory] host memory: "));
-  EXPECT_THAT(done.err, HasSubstr("smallest change that fits: activation_checkpointing"));
+  EXPECT_THAT(done.err, HasSubstr("smallest change that fits: --activation_checkpointing"));
   EXPECT_FALSE(fs::exists(folder_ / "out"));
   const Finished advised = train(flags("out", run + " --activation_checkpointing"));
   EXPECT_EQ(advised.code, 0) << advised.err;

@@ -1,4 +1,9 @@
 // `tandem plan` and the run that it plans decide alike: the same line about the placement.
+#include <cstdio>
+#include <map>
+#include <sstream>
+
+#include "actors/storage/json.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 
 namespace tandem {
@@ -70,7 +75,7 @@ TEST_F(Plan, NamesTheDropoutThatKeepsAttention) {
   const Finished refused = plan("--batch_size 3");
   EXPECT_EQ(refused.code, 3) << refused.out << refused.err;
   EXPECT_THAT(refused.out, ::testing::HasSubstr("since attention_dropout is 0.1 and every head's"));
-  EXPECT_THAT(refused.err, ::testing::HasSubstr("batch_size 1, gradient_accumulation_steps 3"));
+  EXPECT_THAT(refused.err, ::testing::HasSubstr("--batch_size 1 --gradient_accumulation_steps 3"));
 }
 
 /// A description of `layers` blocks in Llama's form.
@@ -109,11 +114,154 @@ TEST_F(Plan, TheLargestConfigurationsOfSuperOffloadFit) {
   const Finished refused = plan("13b", million + "--activation_offload off");
   EXPECT_EQ(refused.code, 3);
   EXPECT_THAT(refused.err,
-              ::testing::HasSubstr("smallest change that fits: activation_offload 1\n"));
+              ::testing::HasSubstr("smallest change that fits: --activation_offload 1\n"));
   const Finished large = plan("25b", "--batch_size 4 --max_length 2048");
   EXPECT_EQ(large.code, 0) << large.out << large.err;
   EXPECT_THAT(large.out, ::testing::HasSubstr("25.08 billion parameters"));
 }
+
+/// A run that has too little memory: its flags by name, so that an advice can replace some.
+struct TooLarge {
+  std::string what;
+  std::string model;
+  std::map<std::string, std::string> flags;
+};
+
+void PrintTo(const TooLarge& run, std::ostream* out) { *out << run.what; }
+
+class Advice : public Plan, public ::testing::WithParamInterface<TooLarge> {
+ protected:
+  [[nodiscard]] Finished plan(const std::map<std::string, std::string>& flags,
+                              const std::string& more = "") const {
+    std::string words;
+    for (const auto& [flag, value] : flags) {
+      words += fmt::format(" {} {}", flag, value);
+    }
+    return shell(fmt::format("'{}/tandem' plan --model_name '{}'{} {}", TANDEM_BIN_DIR,
+                             path(GetParam().model), words, more));
+  }
+
+  /// The flags with one part of an advice.
+  void apply(std::string part, std::map<std::string, std::string>& flags) const {
+    const auto replace = [&part](const std::string& from, const std::string& to) {
+      for (std::size_t at = 0; (at = part.find(from, at)) != std::string::npos; at += to.size()) {
+        part.replace(at, from.size(), to);
+      }
+    };
+    if (const std::size_t note = part.find(" ("); note != std::string::npos) {
+      part.resize(note);
+    }
+    long ranks = 0;
+    long hosts = 0;
+    if (std::sscanf(part.c_str(), "%ld ranks on %ld such hosts", &ranks, &hosts) > 0) {
+      flags["--world_size"] = std::to_string(ranks);
+      if (hosts > 0) {
+        flags["--ranks_per_host"] = std::to_string(ranks / hosts);
+      }
+      return;
+    }
+    const std::string config = " in the --deepspeed_config";
+    if (const std::size_t at = part.find(config); at != std::string::npos) {
+      std::string flags_behind = part.substr(at + config.size());
+      part = "{" + part.substr(0, at) + "}";
+      replace("FOLDER", path("."));
+      flags["--deepspeed_config"] = fmt::format("'{}'", write("advised.json", part));
+      part = std::move(flags_behind);
+    }
+    std::istringstream words(part);
+    std::string flag;
+    for (std::string word; words >> word;) {
+      if (word.starts_with("--")) {
+        flags[flag = word] = "";
+      } else {
+        flags[flag] = word == "FOLDER" ? fmt::format("'{}'", path(".")) : word;
+      }
+    }
+  }
+
+  /// The advice under `name` in the JSON of a plan.
+  [[nodiscard]] static std::vector<std::string> parts_of(const std::string& json,
+                                                         const std::string& name) {
+    std::vector<std::string> parts;
+    const JsonDocument found = JsonDocument::parse(json, {.where = "plan", .file = "its JSON"});
+    for (const JsonValue& part : found.root().at(name).items()) {
+      parts.emplace_back(part.string());
+    }
+    return parts;
+  }
+};
+
+TEST_P(Advice, FitsWhereItIsPlanned) {
+  write("qwen/config.json", llama(64, 5120, 25600, 151936, 32768));
+  write("small/config.json", llama(16, 2048, 8192, 32000, 8192));
+  const TooLarge& run = GetParam();
+  const Finished refused = plan(run.flags);
+  ASSERT_EQ(refused.code, 3) << refused.out << refused.err;
+  EXPECT_THAT(refused.err, ::testing::HasSubstr("smallest change that fits: "));
+  const std::string json = plan(run.flags, "--json").out;
+  int advices = 0;
+  for (const char* name : {"change", "more_ranks"}) {
+    const std::vector<std::string> parts = parts_of(json, name);
+    if (parts.empty()) {
+      continue;
+    }
+    std::map<std::string, std::string> flags = run.flags;
+    for (const std::string& part : parts) {
+      EXPECT_THAT(refused.err, ::testing::HasSubstr(part));
+      apply(part, flags);
+    }
+    const Finished advised = plan(flags);
+    EXPECT_EQ(advised.code, 0) << refused.err << advised.out << advised.err;
+    ++advices;
+  }
+  EXPECT_GT(advices, 0);
+  if (run.what.starts_with("NothingElse")) {
+    EXPECT_EQ(advices, 2) << "files, and more ranks: " << refused.err;
+    EXPECT_THAT(refused.err, ::testing::AllOf(::testing::HasSubstr("nvme"),
+                                              ::testing::HasSubstr("of a local disk); or "),
+                                              ::testing::HasSubstr(" such hosts")));
+  }
+}
+
+std::vector<TooLarge> too_large() {
+  std::vector<TooLarge> runs;
+  const auto add = [&runs](const std::string& what, const std::string& model,
+                           std::map<std::string, std::string> flags) {
+    flags.try_emplace("--dtype", "bf16");
+    flags.try_emplace("--batch_size", "1");
+    runs.push_back({what, model, std::move(flags)});
+  };
+  const std::map<std::string, std::string> card = {
+      {"--device", "cuda"}, {"--gpu_memory_gb", "24"}, {"--host_memory_gb", "64"},
+      {"--stage", "3"},     {"--max_length", "512"},   {"--activation_checkpointing", ""}};
+  add("NothingElseFitsBesideACard", "qwen", card);
+  auto with = [&card](const std::string& flag, const std::string& value) {
+    std::map<std::string, std::string> flags = card;
+    flags[flag] = value;
+    return flags;
+  };
+  add("NothingElseFitsOnTheHost", "qwen", with("--placement", "cpu"));
+  add("NothingElseFitsWithARatio", "qwen", with("--offload_ratio", "0.9"));
+  add("NothingElseFitsAtStageZero", "qwen", with("--stage", "0"));
+  add("StateAloneOnADisk", "qwen", with("--host_memory_gb", "150"));
+  add("FourRanksOfAHost", "qwen", with("--world_size", "4"));
+  add("RowsOfAMillionTokens", "qwen", with("--max_length", "32768"));
+  for (const char* device : {"cpu", "cuda"}) {
+    for (const char* gib : {"3", "6", "12"}) {
+      add(fmt::format("Small_{}_{}", device, gib), "small",
+          {{"--device", device},
+           {"--gpu_memory_gb", gib},
+           {"--host_memory_gb", gib},
+           {"--batch_size", "8"}});
+    }
+  }
+  add("SmallWithAdapters", "small",
+      {{"--device", "cpu"}, {"--host_memory_gb", "3"}, {"--lora_r", "16"}, {"--batch_size", "8"}});
+  return runs;
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, Advice, ::testing::ValuesIn(too_large()),
+                         [](const auto& info) { return info.param.what; });
 
 }  // namespace
 }  // namespace tandem

@@ -274,12 +274,44 @@ TEST(MemoryCheck, NamesTheSmallestChangeThatFits) {
   };
   const double needed = static_cast<double>(plan_memory(model, large_run()).host_total()) / kGiB;
   // A gather slot is an eighth of a GiB; activations are 16 GiB; fp32 state is 12.
-  EXPECT_EQ(change_for(needed - 0.1), "gather_slots 2");
-  EXPECT_EQ(change_for(needed - 2), "activation_checkpointing");
-  EXPECT_THAT(change_for(needed - 16), HasSubstr("activation_checkpointing, "));
+  EXPECT_EQ(change_for(needed - 0.1), "--gather_slots 2");
+  EXPECT_EQ(change_for(needed - 2), "--activation_checkpointing");
+  EXPECT_THAT(change_for(needed - 16), HasSubstr("--activation_checkpointing, "));
   EXPECT_THAT(change_for(needed - 16), HasSubstr("optimizer_state split (the same bits)"));
   EXPECT_THAT(change_for(needed - 18.5), HasSubstr("optimizer_state bf16"));
-  EXPECT_EQ(change_for(1), "none");
+  EXPECT_EQ(change_for(0.1), "none");
+}
+
+// What lies in files costs time, and more machines cost more: they are named where nothing else is.
+TEST(MemoryCheck, NamesFilesAndMoreRanksWhereNothingElseFits) {
+  const Model model = large_model();
+  PlanInput run = large_run();
+  run.rows = 1;
+  run.shape.engine.activation_checkpointing = true;
+  const auto report_of = [&](double gib, const ChangesAllowed& allowed = {}) {
+    const FitReport report = check_fit(model, run, host_of(gib), allowed);
+    EXPECT_TRUE(report.lacks);
+    for (const auto* change : {&report.change, &report.ranks}) {
+      if (*change) {
+        const MemoryPlan changed = plan_memory(model, (*change)->input);
+        EXPECT_FALSE(shortfall_of(changed, host_of(gib))) << (*change)->text();
+      }
+    }
+    return report;
+  };
+  const FitReport state = report_of(10, {.state_formats = false});
+  ASSERT_TRUE(state.change && state.ranks) << state.advice();
+  EXPECT_THAT(state.change->text(), HasSubstr("--placement nvme --nvme_path FOLDER"));
+  EXPECT_GT(state.change->plan.nvme_total(), 0);
+  EXPECT_THAT(state.ranks->text(), HasSubstr("ranks on "));
+  EXPECT_THAT(state.advice(), HasSubstr(" of a local disk); or "));
+  const FitReport weights = report_of(5.5);
+  ASSERT_TRUE(weights.change) << weights.advice();
+  EXPECT_THAT(weights.change->text(), HasSubstr(R"("offload_param": {"device": "nvme")"));
+  EXPECT_THAT(report_of(10, {.state_formats = false, .ratio_is_given = true}).change->text(),
+              HasSubstr("--offload_ratio 0"));
+  EXPECT_FALSE(report_of(10, {.state_formats = false, .nvme = false}).change);
+  EXPECT_FALSE(report_of(10, {.state_formats = false, .ranks = false}).ranks);
 }
 
 TEST(MemoryCheck, AChangeThatIsAdvisedFits) {
@@ -298,8 +330,8 @@ TEST(MemoryCheck, AChangeThatIsAdvisedFits) {
 TEST(MemoryCheck, AdvisesNothingThatThisVersionLacks) {
   const double needed =
       static_cast<double>(plan_memory(large_model(), large_run()).host_total()) / kGiB;
-  const FitReport report =
-      check_fit(large_model(), large_run(), host_of(needed - 18.5), {.state_formats = false});
+  const FitReport report = check_fit(large_model(), large_run(), host_of(needed - 18.5),
+                                     {.state_formats = false, .ranks = false, .nvme = false});
   EXPECT_FALSE(report.change);
   EXPECT_THAT(report.advice(), HasSubstr("smaller model"));
 }
@@ -343,7 +375,7 @@ TEST(MemoryCheck, ShadowsThatAreChosenTakeNobodysRoom) {
   input.shape.shadows = {.units = 8, .bytes = SIZE_MAX};  // asked for: may be too many
   const FitReport report = check_fit(model, input, host_of(needed + 4));
   ASSERT_TRUE(report.change);
-  EXPECT_EQ(report.change->text(), "inflight_buckets 4");
+  EXPECT_EQ(report.change->text(), "--inflight_buckets 4");
 }
 
 // Beside the host's units, whose gradients come first and whose second copies have no room.

@@ -6,6 +6,7 @@
 #include <string>
 #include <tuple>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -238,6 +239,21 @@ TEST(PlacementsText, JoinsNeighbours) {
   EXPECT_EQ(placements_text(model, placements),
             "embedding, block 0-1 on the device; block 2 streamed through the device; "
             "block 3, norm on the host");
+}
+
+// As LoRA cuts a model: what is frozen stands between the adapters.
+TEST(PlacementsText, JoinsNeighboursAmongWhatIsTrained) {
+  Model model;
+  for (int block = 0; block < 4; ++block) {
+    model.units.push_back(
+        {fmt::format("block {}", block), {{.name = "weight", .shape = {4}, .frozen = true}}});
+    model.units.push_back({fmt::format("block {} adapters", block), {{"weight", {4}}}});
+  }
+  EXPECT_TRUE(model.units[0].frozen());
+  std::vector<StatePlacement> placements(8, kHost);
+  placements[1] = kDevice;
+  EXPECT_EQ(placements_text(model, placements),
+            "block 0 adapters on the device; block 1-3 adapters on the host");
 }
 
 }  // namespace

@@ -361,7 +361,7 @@ TEST(Boundaries, ThePlanNamesTheSmallestChange) {
   const std::int64_t all = fit_of(0, std::int64_t{1} << 40).plan.total(MemoryKind::kDevice);
   const FitReport refused = fit_of(0, all - kBoundary);
   ASSERT_TRUE(refused.lacks);
-  EXPECT_THAT(refused.advice(), HasSubstr("smallest change that fits: activation_offload 1"));
+  EXPECT_THAT(refused.advice(), HasSubstr("smallest change that fits: --activation_offload 1"));
   const FitReport chosen = fit_of(std::nullopt, all - kBoundary);
   EXPECT_FALSE(chosen.lacks);
   EXPECT_LE(chosen.plan.total(MemoryKind::kDevice), all - kBoundary);
