@@ -65,9 +65,14 @@ void Scope::report_failures() const noexcept {
 // On the loop's thread it is queued; from others it travels through the loop's inbox.
 void Scope::begin(detail::RootTask::promise_type& task) noexcept {
   task.scope = this;
-  if (EventLoop::current_or_null() == &loop_ || loop_.is_owned_here()) [[likely]] {
-    enter(task);
+  if (EventLoop::current_or_null() == &loop_) [[likely]] {
     loop_.post(task.start_op);
+    enter(task);
+    return;
+  }
+  if (loop_.is_owned_here()) {
+    loop_.post(task.start_op);
+    enter(task);
     return;
   }
   arriving_.fetch_add(1, std::memory_order_relaxed);
@@ -114,7 +119,9 @@ void Scope::enter(detail::RootTask::promise_type& task) noexcept {
   }
   first_ = &task;
   ++running_;
-  owned_running_ += task.is_owned_actor ? 1 : 0;
+  if (task.is_owned_actor) [[unlikely]] {
+    ++owned_running_;
+  }
   empty_.reset();
   if (trace::enabled()) [[unlikely]] {
     task.trace_id = trace::detail::next_id();
@@ -137,10 +144,12 @@ void Scope::leave(detail::RootTask::promise_type& task) noexcept {
                            .start_ns = trace::detail::now_ns(),
                            .id = task.trace_id});
   }
-  owned_running_ -= task.is_owned_actor ? 1 : 0;
+  if (task.is_owned_actor) [[unlikely]] {
+    --owned_running_;
+  }
   if (--running_ == 0 || planted(Bug::kJoinTooEarly)) {
     empty_.set();
-  } else if (joining_ && !owned_.empty()) {
+  } else if (owned_running_ != 0 && joining_) [[unlikely]] {
     close_next_owned();
   }
 }

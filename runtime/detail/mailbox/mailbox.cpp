@@ -75,21 +75,26 @@ std::recursive_mutex& Mailbox::before_start() noexcept {
   return mutex;
 }
 
-void Mailbox::deliver_early(Envelope& envelope) noexcept {
-  {
-    const std::lock_guard lock(before_start());
-    if (loop_.load(std::memory_order_relaxed) == nullptr) {
-      accept(envelope);
-      return;
+// `loop` is another one, or the actor was not started yet.
+void Mailbox::deliver_elsewhere(Envelope& envelope, EventLoop* loop) noexcept {
+  if (loop == nullptr) {
+    {
+      const std::lock_guard lock(before_start());
+      if (loop_.load(std::memory_order_relaxed) == nullptr) {
+        accept(envelope);
+        return;
+      }
     }
+    deliver(envelope);
+    return;
   }
-  deliver(envelope);
+  envelope.target = this;
+  envelope.sender = sender_name();
+  envelope.run = &Mailbox::arrive;
+  loop->post_from_any_thread(envelope);
 }
 
-bool Mailbox::is_handled_by(const TaskPromiseBase& awaiting) const noexcept {
-  if (loop() == nullptr || loop() != EventLoop::current_or_null()) {
-    return false;
-  }
+bool Mailbox::handler_waits_for(const TaskPromiseBase& awaiting) const noexcept {
   const TaskPromiseBase* at = &awaiting;
   while (at != nullptr && at != resume_.promise) {
     at = at->parent;

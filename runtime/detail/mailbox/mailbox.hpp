@@ -78,16 +78,11 @@ class Mailbox {
     }
   }
   void deliver(Envelope& envelope) noexcept {
-    EventLoop* loop = loop_.load(std::memory_order_acquire);
-    if (loop == nullptr) [[unlikely]] {
-      deliver_early(envelope);
-    } else if (loop == EventLoop::current_or_null()) [[likely]] {
+    EventLoop* const loop = loop_.load(std::memory_order_acquire);
+    if (loop != nullptr && loop == EventLoop::current_or_null()) [[likely]] {
       accept(envelope);
     } else {
-      envelope.target = this;
-      envelope.sender = sender_name();
-      envelope.run = &Mailbox::arrive;
-      loop->post_from_any_thread(envelope);
+      deliver_elsewhere(envelope, loop);
     }
   }
   /// A control message that no sender waits for: returned only when the actor has ended.
@@ -128,7 +123,11 @@ class Mailbox {
     return true;
   }
   /// `awaiting` runs under the handler of this actor: what it waits for here never comes.
-  [[nodiscard]] bool is_handled_by(const TaskPromiseBase& awaiting) const noexcept;
+  [[nodiscard]] bool is_handled_by(const TaskPromiseBase& awaiting) const noexcept {
+    const EventLoop* const home = loop();
+    return home != nullptr && home == EventLoop::current_or_null() && !waiting_ &&
+           handler_waits_for(awaiting);
+  }
   /// close(), from any thread: nothing is accepted from now on; the loop does the rest.
   void close_from_any_thread() noexcept;
 
@@ -249,7 +248,8 @@ class Mailbox {
   static void arrive(Op& op) noexcept;
   // One mutex for all mailboxes guards what other threads send to an actor that is not started.
   static std::recursive_mutex& before_start() noexcept;
-  void deliver_early(Envelope& envelope) noexcept;
+  void deliver_elsewhere(Envelope& envelope, EventLoop* loop) noexcept;
+  [[nodiscard]] bool handler_waits_for(const TaskPromiseBase& awaiting) const noexcept;
   void note(Envelope& envelope, SenderShare* share) const noexcept;
   bool reserve_control() noexcept;
 
