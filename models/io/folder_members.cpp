@@ -29,7 +29,7 @@ constexpr std::array kTokenizerMembers = {
     used("added_tokens_decoder"), used("bos_token"), used("eos_token"), used("unk_token"),
     used("sep_token"), used("pad_token"), used("cls_token"), used("mask_token"),
     used("additional_special_tokens"), used("extra_special_tokens"),
-    used("model_specific_special_tokens"), used("add_prefix_space"),
+    used("model_specific_special_tokens"), used("add_prefix_space"), used("legacy"),
     // Other ids, of texts that hold special tokens, or of all.
     refused("split_special_tokens"), refused("fix_mistral_regex"),
     // The post-processor of tokenizer.json counts.
@@ -47,10 +47,9 @@ constexpr std::array kTokenizerMembers = {
     // How answers are parsed.
     harmless("response_schema"), harmless("response_template"),
     // Read by slow tokenizers alone, which have no tokenizer.json.
-    harmless("sp_model_kwargs"), harmless("legacy"), harmless("use_default_system_prompt"),
-    harmless("from_slow"), harmless("slow_tokenizer_class"), harmless("do_lower_case"),
-    harmless("keep_accents"), harmless("remove_space"), harmless("unk_id"),
-    harmless("_spm_precompiled_charsmap"),
+    harmless("sp_model_kwargs"), harmless("use_default_system_prompt"), harmless("from_slow"),
+    harmless("slow_tokenizer_class"), harmless("do_lower_case"), harmless("keep_accents"),
+    harmless("remove_space"), harmless("unk_id"), harmless("_spm_precompiled_charsmap"),
     // Descriptions of files, classes and versions.
     harmless("vocab"), harmless("merges"), harmless("vocab_file"), harmless("merges_file"),
     harmless("tokenizer_file"), harmless("tokenizer_object"), harmless("gguf_file"),

@@ -78,6 +78,35 @@ def with_map(config, special_tokens_map):
     return {**config, **special_tokens_map}
 
 
+def with_added_tokens(config, added, known):
+    """The tokens of added_tokens.json that tokenizer.json does not add, in the form of added_tokens_decoder."""
+    if not added:
+        return config
+    more = next((config[name] for name in MORE_NAMES if name in config), None)
+    special = {content_of(token) for token in [*(config.get(name) for name in SPECIAL_NAMES), *(more if isinstance(more, list) else [])] if isinstance(token, (str, dict))}
+    return {**config, "added_tokens_decoder": {str(number): {"content": text, "special": text in special, "normalized": text not in special} for text, number in added.items() if text not in known}}
+
+
+def steps_of_class(name, config):
+    """The steps of tokenizer.json that a class has its own of; None: none. models/io/tokenizer/ has the same."""
+    if name == "LlamaTokenizer":
+        begins, is_legacy = (flag_of(config, flag, usual) for flag, usual in (("add_prefix_space", True), ("legacy", False)))
+        scheme = "never" if not begins else "always" if is_legacy else "first"
+        return {"normalizer": None, "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": scheme, "split": False}, "unk_token": None}
+    if name == "GemmaTokenizer":
+        space = {"pattern": {"String": " "}}
+        return {"normalizer": {"type": "Replace", **space, "content": "\u2581"}, "pre_tokenizer": {"type": "Split", **space, "behavior": "MergedWithPrevious", "invert": False},
+                "unk_token": content_of(config.get("unk_token")) or "<unk>"}
+    return None
+
+
+def flag_of(config, name, usual):
+    found = config.get(name)
+    if found is not None and not isinstance(found, bool):
+        raise UserError(f"[prepare] tokenizer_config.json: {name} is {json.dumps(found)}, true or false is needed; correct the file")
+    return usual if found is None else found
+
+
 def content_of(token):
     return token.get("content") if isinstance(token, dict) else token
 
@@ -114,12 +143,12 @@ class Tokenizer:
         decoder = self.config.get("added_tokens_decoder") or {}
         for number, token in sorted(decoder.items(), key=lambda item: int(item[0])):
             text = token["content"]
-            if self.backend.token_to_id(text) is not None:
+            if text in known:
                 continue
             self.backend.add_tokens([tokenizers.AddedToken(text, **flags_of(token, token.get("special", False)))])
             known.add(text)
             if self.backend.token_to_id(text) != int(number):
-                raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: its added_tokens_decoder gives {text} the id {number}, and "
+                raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: its added_tokens_decoder, or added_tokens.json, gives {text} the id {number}, and "
                                 f"{self.backend.token_to_id(text)} is the next one; correct the file or download it again")
         others = [("one of the other special tokens", token) for token in other_specials(self.config)]
         for name, token in [*named_specials(self.config).items(), *others]:
@@ -130,6 +159,18 @@ class Tokenizer:
                 known.add(text)
                 self.backend.add_special_tokens([tokenizers.AddedToken(text, **flags_of(token if isinstance(token, dict) else {}, True))])
         self.put_prefix_space()
+        self.put_steps_of_class()
+
+    def put_steps_of_class(self):
+        """These classes have a normalizer, a pre-tokenizer and an unknown token of their own in the place of tokenizer.json's.
+        Not for a vocabulary of bytes, whose spaces they would lose."""
+        steps = steps_of_class(self.class_name, self.config)
+        if steps is None or not getattr(self.backend.model, "byte_fallback", False) or "ByteLevel" in str(self.backend.pre_tokenizer):
+            return
+        whole = json.loads(self.backend.to_str())
+        model = {**whole["model"], "unk_token": steps.pop("unk_token"), "fuse_unk": True}
+        if {**whole, **steps, "model": model} != whole:
+            self.backend = tokenizers.Tokenizer.from_str(json.dumps({**whole, **steps, "model": model}))
 
     def put_prefix_space(self):
         """These classes put a space before a text if tokenizer_config.json says so, whatever tokenizer.json has."""
@@ -160,12 +201,14 @@ class Tokenizer:
         """tokenizer_config.json. Where that lists no added tokens, the members of special_tokens_map.json take the place
         of its own, as in Transformers."""
         config = self.read_json("tokenizer_config.json")
-        if "added_tokens_decoder" not in config:
+        lists_added = "added_tokens_decoder" in config
+        if not lists_added:
             special_tokens_map = self.read_json("special_tokens_map.json")
             moved = next((name for name in OF_CONFIG if special_tokens_map.get(name) is not None), None)
             if moved is not None:
                 raise UserError(f"[prepare] {self.folder / 'special_tokens_map.json'}: {moved} gives other ids there than are made here; take it out")
             config = with_map(config, special_tokens_map)
+            config = with_added_tokens(config, self.read_json("added_tokens.json"), {token.content for token in self.backend.get_added_tokens_decoder().values()})
         model = self.read_json("config.json")
         self.class_name = class_of(config, model)
         rows, size = model.get("vocab_size"), self.backend.get_vocab_size()

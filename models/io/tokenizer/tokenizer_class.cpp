@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace tandem {
 namespace {
 
@@ -77,6 +79,31 @@ std::span<const DefaultToken> default_tokens(std::string_view class_name) {
   }
   return class_name == kGemma ? std::span<const DefaultToken>(kGemmaTokens)
                               : std::span<const DefaultToken>();
+}
+
+std::optional<std::string> steps_of_class(std::string_view class_name, const JsonValue& config) {
+  if (class_name == kLlama) {
+    const bool begins = bool_or(config, "add_prefix_space", true);
+    const std::string_view scheme = !begins                            ? "never"
+                                    : bool_or(config, "legacy", false) ? "always"
+                                                                       : "first";
+    return fmt::format(
+        R"({{"normalizer": null, "pre_tokenizer": {{"type": "Metaspace", "replacement": "\u2581", )"
+        R"("prepend_scheme": "{}", "split": false}}, "unk_token": null}})",
+        scheme);
+  }
+  if (class_name == kGemma) {
+    const auto unknown = config.find("unk_token");
+    const std::string_view text = !unknown               ? "<unk>"
+                                  : unknown->is_object() ? unknown->at("content").string()
+                                                         : unknown->string();
+    return fmt::format(R"({{"normalizer": {{"type": "Replace", "pattern": {{"String": " "}}, )"
+                       R"("content": "\u2581"}}, )"
+                       R"("pre_tokenizer": {{"type": "Split", "pattern": {{"String": " "}}, )"
+                       R"("behavior": "MergedWithPrevious", "invert": false}}, "unk_token": {}}})",
+                       json_quote(text));
+  }
+  return std::nullopt;
 }
 
 bool decides_prefix_space(std::string_view class_name) {

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
+#include <set>
 
 #include "models/io/folder_members.hpp"
 #include "models/io/tokenizer/tokenizer_class.hpp"
@@ -134,16 +136,7 @@ void TokenizerLoader::read_config(const JsonValue& root, std::string_view class_
   class_name_ = class_name;
   refuse_tokenizer_members(root);
   if (const auto more = root.find("added_tokens_decoder")) {
-    for (const auto& [text, token] : more->members()) {
-      std::int64_t id = -1;
-      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
-      if (error != std::errc{} || end != text.data() + text.size() || id < 0) {
-        throw token.error("its name is not a token id");
-      }
-      if (!impl_->id_of.contains(token.at("content").string())) {
-        add_token(token, id);
-      }
-    }
+    read_added_tokens(*more);
   }
   read_special_tokens(root);
   read_prefix_space(root);
@@ -160,6 +153,35 @@ void TokenizerLoader::read_config(const JsonValue& root, std::string_view class_
     if (most < kNoLength) {
       impl_->model_max_length = static_cast<std::int64_t>(most);
     }
+  }
+}
+
+/// In the order of their ids, each of which is its token's already, or the next one.
+void TokenizerLoader::read_added_tokens(const JsonValue& decoder) {
+  std::map<std::int64_t, JsonValue> tokens;
+  for (const auto& [text, token] : decoder.members()) {
+    std::int64_t id = -1;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+    if (error != std::errc{} || end != text.data() + text.size() || id < 0) {
+      throw token.error("its name is not a token id");
+    }
+    tokens.emplace(id, token);
+  }
+  for (const auto& [id, token] : tokens) {
+    const std::string content(token.at("content").string());
+    if (added_.contains(content)) {
+      continue;
+    }
+    const auto known = impl_->id_of.find(content);
+    const std::int64_t right = known == impl_->id_of.end()
+                                   ? static_cast<std::int64_t>(impl_->tokens.size())
+                                   : static_cast<std::int64_t>(known->second);
+    if (id != right) {
+      throw token.error(
+          fmt::format("it, or added_tokens.json, gives {} the id {}, and {} is the right one",
+                      json_quote(content), id, right));
+    }
+    add_token(token, id);
   }
 }
 
@@ -335,13 +357,71 @@ std::string with_defaults(std::string_view config, std::string_view class_name,
   return json.take();
 }
 
-/// Joins the members of both files. Where tokenizer_config.json lists its added tokens, the other
-/// one is not read, as in Transformers.
-std::optional<std::string> config_of(const std::filesystem::path& folder) {
+/// The contents of the special tokens of `config` that can be new.
+std::set<std::string, std::less<>> special_contents(const JsonValue& config) {
+  std::set<std::string, std::less<>> found;
+  const auto add = [&found](const JsonValue& token) {
+    if (token.is_object() || token.raw().is_string()) {
+      found.emplace(text_of(token));
+    }
+  };
+  for (const std::string_view name : kSpecialNames) {
+    if (const auto token = config.find(name)) {
+      add(*token);
+    }
+  }
+  const auto more = config.find(has_member(config, kNewMore) ? kNewMore : kOldMore);
+  if (more && more->is_array()) {
+    for (const JsonValue& token : more->items()) {
+      add(token);
+    }
+  }
+  return found;
+}
+
+/// `config` with the tokens of added_tokens.json that tokenizer.json does not add, in the form of
+/// added_tokens_decoder.
+std::string with_added_tokens(const std::string& config, const JsonValue& added,
+                              const JsonValue& tokenizer) {
+  std::set<std::string, std::less<>> known;
+  if (const auto list = tokenizer.find("added_tokens")) {
+    for (const JsonValue& token : list->items()) {
+      known.emplace(token.at("content").string());
+    }
+  }
+  std::map<std::int64_t, std::string> tokens;  // by their ids, in which order they are added
+  for (const auto& [text, id] : added.members()) {
+    if (!known.contains(text)) {
+      tokens.emplace(id.integer(0), text);
+    }
+  }
+  const JsonDocument document = JsonDocument::parse(config, origin(kConfigName));
+  const auto special = special_contents(document.root());
+  JsonWriter json(0);
+  json.begin_object();
+  for (const auto& [key, value] : document.root().members()) {
+    json.key(key).raw(simdjson::minify(value.raw()));
+  }
+  json.key("added_tokens_decoder").begin_object();
+  for (const auto& [id, text] : tokens) {
+    const bool is_special = special.contains(text);
+    json.key(std::to_string(id)).begin_object().field("content", text);
+    json.field("special", is_special).field("normalized", !is_special).end_object();
+  }
+  json.end_object().end_object();
+  return json.take();
+}
+
+/// Joins the members of the files beside tokenizer.json. Where tokenizer_config.json lists its
+/// added tokens, the others are not read, as in Transformers.
+std::optional<std::string> config_of(const std::filesystem::path& folder,
+                                     const JsonValue& tokenizer) {
   const std::optional<JsonDocument> config = document(folder, kConfigName);
   const bool lists_added = config && has_member(config->root(), "added_tokens_decoder");
   const std::optional<JsonDocument> map =
       lists_added ? std::nullopt : document(folder, "special_tokens_map.json");
+  std::optional<std::string> joined =
+      config ? std::optional(std::string(simdjson::minify(config->root().raw()))) : std::nullopt;
   if (map) {
     // Without effect in tokenizer_config.json beside a tokenizer.json, and obeyed in this file.
     for (const char* name : {"add_bos_token", "add_eos_token"}) {
@@ -349,9 +429,11 @@ std::optional<std::string> config_of(const std::filesystem::path& folder) {
         throw value->error(fmt::format("{} gives other ids there than are made here", name));
       }
     }
-    return merged(config, map->root());
+    joined = merged(config, map->root());
   }
-  return config ? std::optional(std::string(simdjson::minify(config->root().raw()))) : std::nullopt;
+  const std::optional<JsonDocument> added =
+      lists_added ? std::nullopt : document(folder, "added_tokens.json");
+  return added ? with_added_tokens(joined.value_or("{}"), added->root(), tokenizer) : joined;
 }
 
 }  // namespace
@@ -365,14 +447,19 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
                      "AutoTokenizer.from_pretrained(...).save_pretrained(...)",
                      folder.string());
   }
-  TokenizerLoader loader(file.string());
-  loader.read(JsonDocument::load(file, origin(file.string()), kMostTokenizerBytes).root());
-  const std::string config = config_of(folder).value_or("{}");
+  const JsonDocument tokenizer =
+      JsonDocument::load(file, origin(file.string()), kMostTokenizerBytes);
+  const std::string config = config_of(folder, tokenizer.root()).value_or("{}");
   const std::string path = (folder / kConfigName).string();
   const std::optional<JsonDocument> model = document(folder, "config.json");
+  const JsonDocument given = JsonDocument::parse(config, origin(path));
   const std::string class_name =
-      tokenizer_class(JsonDocument::parse(config, origin(path)).root(),
-                      model ? std::optional(model->root()) : std::nullopt);
+      tokenizer_class(given.root(), model ? std::optional(model->root()) : std::nullopt);
+  const std::optional<std::string> steps = steps_of_class(class_name, given.root());
+  const std::optional<JsonDocument> of_class =
+      steps ? std::optional(JsonDocument::parse(*steps, origin(path))) : std::nullopt;
+  TokenizerLoader loader(file.string());
+  loader.read(tokenizer.root(), of_class ? std::optional(of_class->root()) : std::nullopt);
   const JsonDocument all =
       JsonDocument::parse(with_defaults(config, class_name, model, loader), origin(path));
   loader.read_config(all.root(), class_name);

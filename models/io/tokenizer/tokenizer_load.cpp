@@ -26,10 +26,14 @@ Tokenizer TokenizerLoader::finish() {
   return Tokenizer(std::move(impl_));
 }
 
-void TokenizerLoader::read(const JsonValue& root) {
+void TokenizerLoader::read(const JsonValue& root, const std::optional<JsonValue>& of_class) {
   find_spelling(root);
+  const bool is_classes = of_class && !impl_->byte_level;
+  const JsonValue& steps = is_classes ? *of_class : root;
   read_model(root.at("model"));
-  if (const auto normalizer = root.find("normalizer")) {
+  impl_->fuse_unknown = impl_->fuse_unknown || is_classes;
+  read_unknown(is_classes ? steps : root.at("model"));
+  if (const auto normalizer = steps.find("normalizer")) {
     read_normalizer(*normalizer);
   }
   if (const auto added = root.find("added_tokens")) {
@@ -37,7 +41,7 @@ void TokenizerLoader::read(const JsonValue& root) {
       add_token(token, token.at("id").integer(0, kMostId));
     }
   }
-  const auto pre_tokenizer = root.find("pre_tokenizer");
+  const auto pre_tokenizer = steps.find("pre_tokenizer");
   if (pre_tokenizer) {
     read_pre_tokenizer(*pre_tokenizer);
   }
@@ -68,7 +72,10 @@ void TokenizerLoader::read_model(const JsonValue& model) {
   impl_->fuse_unknown = bool_or(model, "fuse_unk", false);
   read_vocabulary(model.at("vocab"));
   read_merges(model.at("merges"));
-  if (const auto unknown = model.find("unk_token"); unknown && !unknown->string().empty()) {
+}
+
+void TokenizerLoader::read_unknown(const JsonValue& owner) {
+  if (const auto unknown = owner.find("unk_token"); unknown && !unknown->string().empty()) {
     const auto found = impl_->id_of.find(unknown->string());
     if (found == impl_->id_of.end()) {
       throw unknown->error(fmt::format("{} is not in the vocabulary", unknown->text()));

@@ -21,8 +21,8 @@ class TokenizerLoader {
  public:
   explicit TokenizerLoader(std::string_view file);
 
-  /// tokenizer.json
-  void read(const JsonValue& root);
+  /// tokenizer.json. `of_class`: what the class puts in the place of its steps (steps_of_class()).
+  void read(const JsonValue& root, const std::optional<JsonValue>& of_class = std::nullopt);
   /// tokenizer_config.json, with special_tokens_map.json and the class's own tokens in it: as
   /// Transformers' classes do (tools/prepare/tokenizer.py has the same).
   void read_config(const JsonValue& root, std::string_view class_name);
@@ -42,6 +42,7 @@ class TokenizerLoader {
   /// byte_fallback).
   void find_spelling(const JsonValue& root);
   void read_model(const JsonValue& model);
+  void read_unknown(const JsonValue& owner);
   void read_vocabulary(const JsonValue& vocabulary);
   void read_merges(const JsonValue& merges);
   static std::pair<std::string_view, std::string_view> halves(const JsonValue& merge);
@@ -56,6 +57,7 @@ class TokenizerLoader {
   void add_split(std::string pattern, SplitStep::Keep keep, bool invert);
   void read_post_processor(const JsonValue& part);
   void read_template(const JsonValue& part);
+  void read_added_tokens(const JsonValue& decoder);
   void read_special_tokens(const JsonValue& root);
   void add_special(const JsonValue& token);
   void read_prefix_space(const JsonValue& root);
