@@ -227,6 +227,11 @@ int finetune(FinetuneFlags flags) {
     std::string text = summary_text(summary);
     text.pop_back();  // say() ends the line
     metrics.say(text);
+    const std::string best =
+        evaluation.best_line(flags.eval.keep_best ? model_folder + "-best" : std::string());
+    if (!best.empty()) {
+      metrics.say(best);
+    }
   }
   write_run_trace(flags, demo ? "demo" : flags.model_name, engine, metrics);
   metrics.write_page();

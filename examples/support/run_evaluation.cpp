@@ -76,6 +76,13 @@ void RunEvaluation::evaluate(std::int64_t step) {
   }
 }
 
+std::string RunEvaluation::best_line(std::string_view folder) const {
+  return best_step_ < 0
+             ? std::string()
+             : fmt::format("  best        evaluation of step {}: loss {:.4f}{}{}", best_step_,
+                           best_loss_, folder.empty() ? "" : ", kept in ", folder);
+}
+
 std::string RunEvaluation::state() const {
   JsonWriter json;
   json.begin_object();

@@ -45,6 +45,10 @@ class RunEvaluation {
   /// Behind the last step.
   void finish();
 
+  /// For the summary: the best evaluation's step and loss; empty where there was none. `folder`:
+  /// where its weights are kept; may be empty.
+  [[nodiscard]] std::string best_line(std::string_view folder) const;
+
   /// For a checkpoint's client_state: {"evaluation": {...}}.
   [[nodiscard]] std::string state() const;
   /// From such a text; without that member it begins anew.

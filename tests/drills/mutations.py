@@ -11,6 +11,7 @@ class Mutation(NamedTuple):
     value: Any
     operation: str
     names: tuple  # of the member: as it was, as it is
+    is_top: bool = True  # a member of the value itself, not of one inside it
 
     def __str__(self):
         return f"{self.operation} {' -> '.join(self.names)}"
@@ -28,21 +29,22 @@ def objects_in(value):
 def mutated(draw, value, names, deep=True):
     """`names`: members that are known or that strangers write, with values that fit (name -> list)."""
     value = copy.deepcopy(value)
-    _, target = draw.choice(objects_in(value)) if deep else ((), value)
+    path, target = draw.choice(objects_in(value)) if deep else ((), value)
+    is_top = not path
     operation = draw.choice(OPERATIONS)
     if operation == "add" or not target:
         name = draw.choice(sorted(names))
         target[name] = draw.choice(list(names[name]) + list(OTHERS)) if draw.random() < 0.5 or not names[name] else draw.choice(names[name])
-        return Mutation(value, "add", (name,))
+        return Mutation(value, "add", (name,), is_top)
     name = draw.choice(sorted(target))
     if operation == "remove":
         del target[name]
     elif operation == "rename":
         new = draw.choice([name.upper(), name + "s", name[:-1] or "x", "_" + name, *sorted(names)])
         target[new] = target.pop(name)
-        return Mutation(value, operation, (name, new))
+        return Mutation(value, operation, (name, new), is_top)
     elif operation == "null":
         target[name] = None
     else:
         target[name] = draw.choice([other for other in OTHERS if type(other) is not type(target[name])])
-    return Mutation(value, operation, (name,))
+    return Mutation(value, operation, (name,), is_top)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Records and tokenizer files with one member added, removed, renamed, nulled or retyped, beside Transformers.
+"""Records, tokenizer files, and with --bin config.json and adapter folders, with one member added, removed, renamed, nulled
+or retyped, beside Transformers and PEFT.
 
-usage: records.py [--runs N] [--seed S] [--only KIND]
+usage: records.py [--runs N] [--seed S] [--only KIND] [--bin FOLDER]
 
 Every outcome is the reference's value, a note that names the member, or a refusal that names it; all else is a silent
 difference. Prints one JSON object; exit 1 where there was a difference. Skips where transformers is missing.
@@ -19,7 +20,7 @@ from pathlib import Path
 
 SKIPPED = 77
 ROOT = Path(__file__).resolve().parents[2]
-SHARES = {"records": 4, "tokenizers": 1}  # Transformers takes long to load a tokenizer
+SHARES = {"records": 40, "tokenizers": 10, "configs": 1, "adapters": 1}  # of the runs; the last two start the program
 MOST_SHOWN = 12
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -44,9 +45,13 @@ class Counts:
 
 def kinds_of(flags, folder):
     """name -> a function of a random.Random that gives (outcome, mutation, detail)."""
+    import folder_kinds
     import record_kinds
 
     found = {"records": record_kinds.Records, "tokenizers": lambda: record_kinds.Tokenizers(folder)}
+    if flags.bin is not None:
+        program = Path(flags.bin).resolve() / "tandem"
+        found |= {"configs": lambda: folder_kinds.Configs(program, folder / "configs"), "adapters": lambda: folder_kinds.Adapters(program, folder / "adapters")}
     return {name: make() for name, make in found.items() if flags.only in (None, name)}
 
 
@@ -55,9 +60,11 @@ def main():
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(SHARES))
+    parser.add_argument("--bin", help="the folder with the program `tandem`")
     flags = parser.parse_args()
-    if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("tokenizers") is None:
-        print("skipped: transformers is missing; requirements-test.txt lists it")
+    missing = [name for name in ("transformers", "tokenizers", *(("torch", "peft") if flags.bin else ())) if importlib.util.find_spec(name) is None]
+    if missing:
+        print(f"skipped: {', '.join(missing)} missing; requirements-test.txt lists it")
         return SKIPPED
     counts = Counts()
     with tempfile.TemporaryDirectory(prefix="tandem-records-") as folder:

@@ -22,9 +22,13 @@ class Evaluation : public TrainerTest {
 };
 
 TEST_F(Evaluation, IsWrittenAndChangesNoDigitOfTraining) {
-  expect_done(train(flags("with", 12,
-                          "--eval_split 0.1 --eval_every 5 --eval_at_start --keep_best "
-                          "--sample_prompt 'What is'")));
+  const Finished kept = train(flags("with", 12,
+                                    "--eval_split 0.1 --eval_every 5 --eval_at_start --keep_best "
+                                    "--sample_prompt 'What is'"));
+  expect_done(kept);
+  EXPECT_THAT(kept.out + kept.err,
+              ::testing::ContainsRegex("\n  best +evaluation of step 12: loss [0-9.]+, kept in "
+                                       ".*/model-best\n"));
   // Without evaluations, on the same records: a file of them would be others to the sampler.
   expect_done(train(flags("once", 12, "--eval_split 0.1 --eval_every 1000")));
   expect_same_digits("with", "once");

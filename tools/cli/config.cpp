@@ -64,6 +64,11 @@ int run_config(int argc, char** argv) {
   for (const std::string& line : report_lines(config)) {
     fmt::print("{}\n", one_line(line));
   }
+  if (config.optimizer.rate() == 0) {
+    fmt::print(
+        "note     no learning rate is given, so it is 0 above; ./tandem train needs --lr, or "
+        "optimizer.params.lr in this file\n");
+  }
   return 0;
 }
 
