@@ -302,9 +302,10 @@ CAMPAIGNS = [
              "20,000 inputs: each succeeds, or ends with one line and code 1 or 2",
              "$PYTHON tests/fuzz/prepare.py --runs 20000", "$PYTHON tests/fuzz/prepare.py --runs 300",
              drill("{runs:,} inputs, {failed} ended otherwise")),
-    Campaign("records", "records and tokenizer files with one member added, removed, renamed, nulled or retyped, beside Transformers",
-             "100,000: each is Transformers' value, a note, or a refusal that names the member",
-             "$PYTHON tests/drills/records.py --runs 100000", "$PYTHON tests/drills/records.py --runs 1000",
+    Campaign("records", "records, tokenizer files, config.json and adapters with one member added, removed, renamed, nulled or retyped, "
+             "beside Transformers and PEFT",
+             "100,000: each is the reference's value, a note, or a refusal that names the member",
+             "$PYTHON tests/drills/records.py --runs 100000 --bin $BIN", "$PYTHON tests/drills/records.py --runs 300 --bin $BIN",
              drill("{runs:,} inputs, {silent_differences} silent differences")),
     Campaign("fault_inputs", "files that once broke something, and damaged copies of each, through the real programs",
              "100 copies of each: every one ends in time, with its code and one line",
