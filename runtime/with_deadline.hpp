@@ -58,20 +58,18 @@ struct FindPromise {
 /// Throws for a task that the deadline has stopped: the task's own failure, if it has one.
 [[noreturn]] void throw_late(const std::exception_ptr& failure);
 
-}  // namespace detail
+inline TimePoint due(TimePoint deadline, EventLoop& /*loop*/) { return deadline; }
+inline TimePoint due(Duration limit, EventLoop& loop) { return time_after(loop.now(), limit); }
 
-/// co_await: what factory(args...), a Task, returns, if it does so before `deadline`.
-template <class Factory, class... Args>
-  requires TaskFactory<Factory, Args...>
-Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory factory,
-                                                 Args... args) {
+template <class When, class Factory, class... Args>
+Task<TaskResult<Factory, Args...>> end_by(When when, Factory factory, Args... args) {
   using Value = TaskResult<Factory, Args...>;
   EventLoop& loop = EventLoop::current();
   Scope* outer = co_await detail::FindScope{};
   Scope scope(loop, "with_deadline", outer != nullptr ? outer->stop_token() : StopToken());
   co_await detail::UseScope{&scope};
   detail::DeadlineTimer timer(scope, co_await detail::FindPromise{});
-  timer.start(loop, deadline);
+  timer.start(loop, due(when, loop));
   Outcome<Value> outcome;
   try {
     if constexpr (std::is_void_v<Value>) {
@@ -91,19 +89,28 @@ Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory fac
   co_return outcome.take();
 }
 
-/// The same, `limit` from now.
+}  // namespace detail
+
+/// co_await: what factory(args...), a Task, returns, if it does so before `deadline`.
+template <class Factory, class... Args>
+  requires TaskFactory<Factory, Args...>
+Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory factory,
+                                                 Args... args) {
+  return detail::end_by(deadline, std::move(factory), std::move(args)...);
+}
+
+/// The same, `limit` from the begin of the task.
 template <class Factory, class... Args>
   requires TaskFactory<Factory, Args...>
 Task<TaskResult<Factory, Args...>> with_deadline(Duration limit, Factory factory, Args... args) {
-  const TimePoint deadline = time_after(EventLoop::current().now(), limit);
-  co_return co_await with_deadline(deadline, std::move(factory), std::move(args)...);
+  return detail::end_by(limit, std::move(factory), std::move(args)...);
 }
 template <class Rep, class Period, class Factory, class... Args>
   requires(TaskFactory<Factory, Args...> &&
            !std::is_same_v<std::chrono::duration<Rep, Period>, Duration>)
 Task<TaskResult<Factory, Args...>> with_deadline(std::chrono::duration<Rep, Period> limit,
                                                  Factory factory, Args... args) {
-  return with_deadline(saturated(limit), std::move(factory), std::move(args)...);
+  return detail::end_by(saturated(limit), std::move(factory), std::move(args)...);
 }
 
 }  // namespace tandem

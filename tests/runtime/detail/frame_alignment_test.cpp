@@ -1,4 +1,5 @@
 // Variables of a coroutine lie where their alignment asks, whatever it is.
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/when_all.hpp"
+#include "runtime/with_deadline.hpp"
 
 namespace tandem {
 namespace {
@@ -92,6 +94,27 @@ TEST(FrameAlignment, ItemsOfARangeDoSo) {
   EXPECT_EQ(loop.run(&of_ranges<32>), 0);
   EXPECT_EQ(loop.run(&of_ranges<64>), 0);
   EXPECT_EQ(loop.run(&of_ranges<128>), 0);
+}
+
+template <std::size_t kBytes>
+Task<int> with_deadlines() {
+  const Wide<kBytes> argument{};
+  const TimePoint later = time_after(EventLoop::current().now(), std::chrono::hours(1));
+  int bad = 0;
+  for (int i = 0; i < 3; ++i) {
+    bad += co_await with_deadline(std::chrono::hours(1), &local<kBytes>, argument);
+    bad += co_await with_deadline(Duration(std::chrono::hours(1)), &local<kBytes>, argument);
+    bad += co_await with_deadline(later, &local<kBytes>, argument);
+  }
+  co_return bad;
+}
+
+TEST(FrameAlignment, ArgumentsOfATaskWithADeadlineDoSo) {
+  EventLoop loop;
+  EXPECT_EQ(loop.run(&with_deadlines<32>), 0);
+  EXPECT_EQ(loop.run(&with_deadlines<64>), 0);
+  EXPECT_EQ(loop.run(&with_deadlines<128>), 0);
+  EXPECT_EQ(loop.run(&with_deadlines<4096>), 0);
 }
 
 template <std::size_t kBytes>
