@@ -102,6 +102,16 @@ std::optional<MemoryLimit> limit_of(std::istream& text) {
   return limit.bytes < 0 ? std::nullopt : std::optional(limit);
 }
 
+/// ShadowBudget's bytes. A plan for another machine has them of that one's memory, by the same
+/// share: how much is free on this one changes from one plan to the next.
+std::size_t shadow_bytes_of(const Config& config, const RunLimits& limits, const PlanInput& input) {
+  const ShadowBudget& shadows = input.shape.shadows;
+  const bool chosen = shadows.units == SIZE_MAX;
+  return limits.elsewhere && limits.memory.host && chosen
+             ? static_cast<std::size_t>(limits.memory.host->bytes / 4 / config.world_size)
+             : shadows.bytes;
+}
+
 Facts facts_of(const Config& config, const EngineOptions& options, const RunLimits& limits,
                const PlanInput& input, bool places, Communicator& ranks) {
   std::string text;
@@ -114,7 +124,7 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
     }
     memory.nvme = limits.memory.nvme ? limits.memory.nvme : memory.nvme;
     text = fmt::format("{} {}\n", limits.elsewhere ? 0 : machine::rss_bytes(),
-                       input.shape.shadows.bytes) +
+                       shadow_bytes_of(config, limits, input)) +
            text_of(memory.host) + text_of(memory.device) + text_of(memory.nvme);
     if (places) {
       const int threads = cores_of(config, options, input.ranks_per_host).optimizer_threads;

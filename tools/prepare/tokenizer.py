@@ -51,7 +51,7 @@ def class_of(config, model):
 
 def named_specials(config):
     """name -> text or object of the special tokens that have one, in Transformers' order."""
-    names = [*SPECIAL_NAMES, *(name for name in config if name.endswith("_token") and name not in SPECIAL_NAMES)]
+    names = [*SPECIAL_NAMES, *(name for name in config if name.endswith("_token") and name not in (*SPECIAL_NAMES, *OF_CONFIG))]
     found = {name: config[name] for name in names if isinstance(config.get(name), (str, dict))}
     for name in ("model_specific_special_tokens", MORE_NAMES[0]):
         more = config.get(name)
@@ -141,8 +141,11 @@ class Tokenizer:
         """Tokens that tokenizer.json does not have, and the space before a text."""
         known = {token.content for token in self.backend.get_added_tokens_decoder().values()}
         decoder = self.config.get("added_tokens_decoder") or {}
+        if not isinstance(decoder, dict) or not all(number.isdecimal() and isinstance(content_of(token), str) for number, token in decoder.items()):
+            raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: added_tokens_decoder is {json.dumps(decoder)[:200]}, an object with a token for "
+                            "each id is needed; correct the file")
         for number, token in sorted(decoder.items(), key=lambda item: int(item[0])):
-            text = token["content"]
+            text = content_of(token)
             if text in known:
                 continue
             self.backend.add_tokens([tokenizers.AddedToken(text, **flags_of(token, token.get("special", False)))])

@@ -194,7 +194,7 @@ void TokenizerLoader::read_special_tokens(const JsonValue& root) {
     }
   }
   for (const auto& [key, token] : root.members()) {
-    if (key.ends_with(kTokenEnding) &&
+    if (key.ends_with(kTokenEnding) && !key.starts_with("add_") &&
         std::ranges::find(kSpecialNames, key) == kSpecialNames.end() &&
         (token.is_object() || token.raw().is_string())) {
       add_special(token);

@@ -196,6 +196,7 @@ class Tokens(unittest.TestCase):
 
     def test_the_post_processor_counts_before_flags(self):
         self.check({"eos_token": "!", "bos_token": "#", "add_bos_token": True, "add_eos_token": True}, "a", [64])
+        self.check({"eos_token": "!", "bos_token": "#", "add_eos_token": "a text", "extra_special_tokens": ["<u>"]}, "<u>", [95])
 
     def test_an_id_that_is_not_the_next_one_is_refused(self):
         token = {"content": "<t>", "special": True}

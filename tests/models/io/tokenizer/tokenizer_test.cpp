@@ -392,14 +392,21 @@ TEST(IoTokenizerBad, ConfigsAreRefused) {
 }
 
 TEST(IoTokenizer, TokensOfTheConfigAreAdded) {
-  const Tokenizer tokenizer = test::tiny_tokenizer(
-      "",
-      R"({"added_tokens_decoder": {"256": {"content": "<s>", "special": true}, "300": {"content": "<new>", "special": true}},
-              "bos_token": "<new>", "model_max_length": 77})");
-  EXPECT_EQ(tokenizer.encode("a<new>"), (Ids{'a', 300}));
-  EXPECT_EQ(tokenizer.bos_id(), 300);
+  const auto with_new = [](const char* id) {
+    return test::tiny_tokenizer(
+        "",
+        std::string(R"({"added_tokens_decoder": {"256": {"content": "<s>", "special": true}, ")") +
+            id + R"(": {"content": "<new>", "special": true}},
+                "bos_token": "<new>", "model_max_length": 77})");
+  };
+  const Tokenizer tokenizer = with_new("259");
+  EXPECT_EQ(tokenizer.encode("a<new>"), (Ids{'a', 259}));
+  EXPECT_EQ(tokenizer.bos_id(), 259);
   EXPECT_EQ(tokenizer.model_max_length(), 77);
-  EXPECT_EQ(tokenizer.vocab_size(), 301);
+  EXPECT_EQ(tokenizer.vocab_size(), 260);
+  // Transformers would give it the next id without a word.
+  test::expect_error([&] { (void)with_new("300"); },
+                     {"gives \"<new>\" the id 300, and 259 is the right one"});
 }
 
 }  // namespace
