@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 // Spawns as many waiters as the benchmark says and counts the time from the stop until the last of
 // them has ended.
 template <class Wait, class... Args>
-void stop_waiters(benchmark::State& state, EventLoop& loop, Wait wait, Args... args) {
+void stop_waiters(benchmark::State& state, EventLoop& loop, Wait wait, const Args&... args) {
   for (auto _ : state) {
     Scope scope(loop, "waiters");
     for (std::int64_t i = 0; i < state.range(0); ++i) {
