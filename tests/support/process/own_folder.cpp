@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -74,6 +75,11 @@ void remove_folder(const fs::path& folder) {
 }  // namespace
 
 OwnFolder::OwnFolder() {
+  // A shell starts what runs in its background with some of these ignored, and a program would
+  // inherit that.
+  for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGTERM}) {
+    std::signal(number, SIG_DFL);
+  }
   std::error_code error;
   std::string name = (fs::temp_directory_path(error) / "own-XXXXXX").string();
   if (error || ::mkdtemp(name.data()) == nullptr) {
