@@ -6,8 +6,8 @@
 - the field's words: those of WORDS are not used, and each names the one to use
 - a header says `#pragma once`, a file begins with a comment that says what it is for (headers)
 - a folder has at most 25 sources directly in it; runtime/'s public headers, which embedders include, may be more
-- a comment's sentence begins with its subject: of a layer's sentences at most one in a hundred begins with What, Of, Who,
-  Whom or Whose
+- a comment's sentence begins with its subject: at most one in a hundred of a layer's sentences begins with one of the words
+  What, Of, Who, Whom and Whose
 - no file over 500 lines, no line over 100 columns (tests: 160), no tabs, no unfinished-work markers
 """
 

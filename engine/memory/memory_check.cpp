@@ -198,7 +198,7 @@ FitReport check_fit(const Model& model, PlanInput input, const MemoryLimits& lim
 
 namespace {
 
-/// What a change of FitReport says, with the disk's bytes that it takes.
+/// Returns the text of a change of FitReport, with the bytes of the disk that it takes.
 std::string advice_of(const Change& change) {
   const std::int64_t disk = change.plan.nvme_total();
   return change.text() + (disk > 0 ? fmt::format(" ({} of a local disk)", size_text(disk)) : "");

@@ -12,7 +12,8 @@ namespace tandem {
 /// A whole sentence's end for "unknown flag --x; ...": "here it is --lora_r"; empty for any other
 /// name.
 [[nodiscard]] std::string_view foreign_flag_hint(std::string_view flag);
-/// What a value of another trainer's flag of the same name means here; empty for any other value.
+/// Returns a hint for a value that only another trainer's flag of the same name takes; empty for
+/// any other value.
 [[nodiscard]] std::string_view foreign_value_hint(std::string_view flag, std::string_view value);
 
 }  // namespace tandem

@@ -13,7 +13,7 @@
 //   SIGUSR1           saves and goes on
 //
 // All ranks decide the same: what a signal or the time asks of one of them reaches all with the
-// step's exchange. A save that fails is reported in one line; training goes on, and the run's exit
+// step's exchange. A save that fails is a warning on stderr; training goes on, and the run's exit
 // code says at the end that one was lost. A run whose state is bad (the engine's error
 // of exit code 5: too many steps in a row were skipped) saves its last good weights before it ends.
 #pragma once

@@ -32,7 +32,7 @@ REFUSED = {
     "audio", "audios", "cu_seqlens", "documents", "history", "image", "images", "loss_weight", "loss_weights", "position_ids", "sample_weight", "segment_ids", "seq_lengths",
     "mm_token_type_ids", "sequence_lengths", "system", "system_prompt", "token_weights", "tools", "video", "videos", "weight", "weights",
 }
-# Of preferences and rewards: what is learnt here is the record without them, and a note says so.
+# Preferences and rewards are left aside: the record is learnt without them, and a note says so.
 OTHER_TASKS = {"chosen", "completions", "kto_tag", "label", "labels", "rejected"}
 # An answer that its record calls a bad one is none to learn.
 VERDICTS = ("kto_tag", "label")

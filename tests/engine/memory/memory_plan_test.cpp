@@ -282,7 +282,8 @@ TEST(MemoryCheck, NamesTheSmallestChangeThatFits) {
   EXPECT_EQ(change_for(0.1), "none");
 }
 
-// What lies in files costs time, and more machines cost more: they are named where nothing else is.
+// State in files costs time, and more machines cost more: the advice names them where no other
+// change fits.
 TEST(MemoryCheck, NamesFilesAndMoreRanksWhereNothingElseFits) {
   const Model model = large_model();
   PlanInput run = large_run();

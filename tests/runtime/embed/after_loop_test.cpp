@@ -32,7 +32,7 @@ struct Counter : Actor<Counter, Add, Reset, Sum> {
   int sum = 0;
 };
 
-// Of a loop that has gone.
+/// Handles of a loop that has ended: an address, a stop handle, and tokens.
 struct Left {
   Left() {
     EventLoop loop;

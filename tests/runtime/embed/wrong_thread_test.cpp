@@ -28,7 +28,7 @@ struct Keeper : Actor<Keeper, Get> {
   std::vector<ReplyTo<Get>> replies;
 };
 
-// What the calls of the tests are made on; the loop is running, with a task that waits for each.
+// The objects on which the tests make their calls; the loop runs, and a task waits for each.
 struct Home {
   EventLoop loop{{.name = "home"}};
   Scope scope{loop, "root"};
