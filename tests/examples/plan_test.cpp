@@ -87,6 +87,26 @@ std::string llama(int layers, int hidden, int intermediate, int vocabulary, int 
       layers, hidden, intermediate, hidden / 128, vocabulary, longest);
 }
 
+/// The plan of an accelerator with this memory is the same on a machine whose own updates are slow,
+/// and on one where they are fast.
+TEST_F(Plan, OfAnotherMachineIsTheSameEverywhere) {
+  write("1b/config.json", llama(16, 2048, 8192, 128256, 8192));
+  const auto plan = [&](const char* rate) {
+    write(fmt::format("cache {}/bandwidths.tsv", rate),
+          fmt::format("tandem bandwidths 2\n*\t{}\n", rate));
+    return shell(fmt::format(
+        "TANDEM_CACHE='{}' '{}/tandem' plan --model_name '{}' --gpu_memory_gb 24 "
+        "--host_memory_gb 24 --batch_size 1 --max_length 2048 --activation_checkpointing",
+        path(fmt::format("cache {}", rate)), TANDEM_BIN_DIR, path("1b")));
+  };
+  const Finished slow = plan("1e9");
+  EXPECT_EQ(slow.code, 0) << slow.err;
+  EXPECT_THAT(slow.out, ::testing::HasSubstr("\nplacement "));
+  for (const char* rate : {"5e9", "2e10", "4e10", "4e11"}) {
+    EXPECT_EQ(plan(rate).out, slow.out) << rate;
+  }
+}
+
 /// SuperOffload's: 13 billion parameters and rows of a million tokens on eight GH200, of 96 GB and
 /// 480 GB each, and 25 billion on one.
 TEST_F(Plan, TheLargestConfigurationsOfSuperOffloadFit) {

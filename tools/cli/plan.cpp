@@ -33,6 +33,9 @@ constexpr SimSpec kUsualAccelerator = {.compute_flops_per_s = 500e12,
                                        .to_device_bytes_per_s = 50e9,
                                        .to_host_bytes_per_s = 50e9,
                                        .memory_bytes_per_s = 4e12};
+// The pool's updates on the host of such an accelerator. A plan for it is the same on whatever
+// machine it is made, so nothing is measured here.
+constexpr HostUpdateSpeeds kUsualHost = {.in_place = 50e9};
 
 struct PlanFlags : FinetuneFlags {
   std::int64_t world_size = 1;
@@ -89,6 +92,7 @@ RunLimits limits_of(const PlanFlags& f, DeviceKind device) {
   RunLimits limits{.ranks_per_host = f.ranks_per_host, .elsewhere = true};
   if (device == DeviceKind::kCuda) {
     limits.device_speeds = f.sim_spec.empty() ? kUsualAccelerator : parse_sim_spec(f.sim_spec);
+    limits.host_updates = kUsualHost;
   }
   const auto set = [](double gib, const std::string& flag, std::optional<MemoryLimit>& limit) {
     if (const std::int64_t bytes = bytes_of_gib(flag, gib); bytes > 0) {
