@@ -163,6 +163,10 @@ class Tree:
         self.environment |= {"OMP_WAIT_POLICY": "passive", "TANDEM_SPIN": "never"}
         for name in ("TANDEM_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
             self.environment.pop(name, None)
+        # The rates that a placement depends on are given, as to the other tests (tests/support/process/own_folder.hpp).
+        cache = self.home / ".cache/tandem"
+        cache.mkdir(parents=True)
+        (cache / "bandwidths.tsv").write_text(f"tandem bandwidths 2\n*\t{os.environ.get('TANDEM_TEST_RATE', '1e10')}\n", encoding="utf-8")
         self.here = self.folder
         self.run('set -eu; root=$PWD; . tools/setup.sh; for kind in run prepare test; do setup_stamp >.cache/setup-$kind; done')
         self.placeholders()

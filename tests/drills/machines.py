@@ -37,7 +37,7 @@ from pathlib import Path
 
 from drill import ROOT
 
-PLANS = "Plan|Placement|Solver|Spill|Bandwidth|Fit|Overlap"
+PLANS = "Plan|Placement|Solver|Spill|Bandwidth|Fit|Overlap|readme"
 QUICK = (r"^(Both/FileIoTest\.(WritesAndReadsBack|ManyAtOnce|SaysWhatItRunsOn|MoreOperations|PastThePageCache)|HostList\.Reads|"
          "NvmePlan|RunSecret|TokenCache|HubPaths|BandwidthFile|SimdLimit|StateFile)")
 FACTORS = (0.03, 0.1, 0.3, 1, 3, 10)
