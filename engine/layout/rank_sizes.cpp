@@ -159,8 +159,11 @@ ShadowBudget ShadowBudget::of(const EngineOptions& options, std::int64_t world_s
   if (options.inflight_buckets > 0) {
     return {.units = static_cast<std::size_t>(options.inflight_buckets), .bytes = SIZE_MAX};
   }
-  return {.units = SIZE_MAX,
-          .bytes = machine::memory_available_bytes() / 4 / static_cast<std::uint64_t>(world_size)};
+  return {.units = SIZE_MAX, .bytes = share_of(machine::memory_available_bytes(), world_size)};
+}
+
+std::size_t ShadowBudget::share_of(std::uint64_t host_bytes, std::int64_t ranks) {
+  return host_bytes / 4 / static_cast<std::uint64_t>(ranks);
 }
 
 std::size_t RankSizes::device_bytes_of(std::size_t unit) const {

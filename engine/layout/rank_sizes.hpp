@@ -32,8 +32,10 @@ struct ShadowBudget {
   std::size_t bytes = 0;                // at most, of one rank, on the host
   std::size_t device_bytes = SIZE_MAX;  // at most, on its device
 
-  /// As the options say; chosen: all that a quarter of the free memory holds.
+  /// As the options say; chosen: all that a rank's share of the free memory holds.
   static ShadowBudget of(const EngineOptions& options, std::int64_t world_size);
+  /// The bytes of one of `ranks` ranks, together a quarter of `host_bytes`.
+  static std::size_t share_of(std::uint64_t host_bytes, std::int64_t ranks);
 };
 
 /// The shape of a run, as far as sizes depend on it.

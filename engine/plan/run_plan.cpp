@@ -102,13 +102,14 @@ std::optional<MemoryLimit> limit_of(std::istream& text) {
   return limit.bytes < 0 ? std::nullopt : std::optional(limit);
 }
 
-/// ShadowBudget's bytes. A plan for another machine has them of that one's memory, by the same
-/// share: how much is free on this one changes from one plan to the next.
-std::size_t shadow_bytes_of(const Config& config, const RunLimits& limits, const PlanInput& input) {
+/// ShadowBudget's bytes: where they are chosen, a rank's share of what the run may have of the
+/// host's memory, here or on the machine that the plan is for.
+std::size_t shadow_bytes_of(const PlanInput& input, const MemoryLimits& memory) {
   const ShadowBudget& shadows = input.shape.shadows;
   const bool chosen = shadows.units == SIZE_MAX;
-  return limits.elsewhere && limits.memory.host && chosen
-             ? static_cast<std::size_t>(limits.memory.host->bytes / 4 / config.world_size)
+  return chosen && memory.host
+             ? ShadowBudget::share_of(static_cast<std::uint64_t>(memory.host->bytes),
+                                      input.ranks_per_host)
              : shadows.bytes;
 }
 
@@ -124,7 +125,7 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
     }
     memory.nvme = limits.memory.nvme ? limits.memory.nvme : memory.nvme;
     text = fmt::format("{} {}\n", limits.elsewhere ? 0 : machine::rss_bytes(),
-                       shadow_bytes_of(config, limits, input)) +
+                       shadow_bytes_of(input, memory)) +
            text_of(memory.host) + text_of(memory.device) + text_of(memory.nvme);
     if (places) {
       const int threads = cores_of(config, options, input.ranks_per_host).optimizer_threads;
