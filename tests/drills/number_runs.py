@@ -24,6 +24,7 @@ VOCABULARY = 768  # of that tokenizer
 ROUTER_LOSS = 0.05
 NOT_DECAYED = ("bias", "norm", "ln_")  # of the families here, the Trainer's rule
 LIMITED = ("loss", "norm", "weights")
+torch.set_num_threads(1)  # the tensors are small: a second thread takes four times as long
 
 
 @dataclasses.dataclass
