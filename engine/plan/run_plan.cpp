@@ -236,12 +236,13 @@ std::string updates_ahead_text(const Model& model, const PlanInput& input, const
                    : "no update of what is there begins ahead of the verdict";
 }
 
-/// Rules 4 to 6 of the header, into `input`; in words.
-std::string place(const Model& model, const Config& config, const EngineOptions& options,
-                  const Facts& facts, PlanInput& input) {
-  const PlacementHardware hardware = PlacementHardware::of(facts.device, facts.host_updates);
-  PlacementProblem problem = placement_problem(model, input, hardware, options.overlap);
-  input.shape.device_bytes = static_cast<std::size_t>(hardware.memory_bytes);
+/// By rules 4 to 6 of the header; nothing where no placement fits.
+std::optional<PlannedPlacement> solve(const Model& model, const Config& config,
+                                      const EngineOptions& options, const Facts& facts,
+                                      PlanInput input) {
+  PlacementProblem problem = placement_problem(
+      model, input, PlacementHardware::of(facts.device, facts.host_updates), options.overlap);
+  input.shape.device_bytes = static_cast<std::size_t>(facts.device.memory_bytes);
   if (options.device == DeviceKind::kSim) {
     problem.device_bytes -= static_cast<double>(plan_memory(model, input).simulated_boundaries);
   }
@@ -250,29 +251,40 @@ std::string place(const Model& model, const Config& config, const EngineOptions&
     if (overflows_to_nvme(options)) {  // the host is not what bounds it
       problem.host_bytes = PlacementProblem().host_bytes;
     }
-    if (facts.memory.device) {
-      input.shape.device_bytes = static_cast<std::size_t>(facts.memory.device->bytes);
-    }
   }
   const std::optional<double> ratio = offload_ratio_of(config, options);
   const bool stays = options.placement == Placement::kAuto && !ratio &&
                      config.zero.offload_optimizer.device == "none" &&
                      problem.fits(forced_placements(model, Placement::kGpu, std::nullopt));
-  const PlannedPlacement planned =
+  PlannedPlacement planned =
       plan_placement(model, problem, stays ? Placement::kGpu : options.placement, ratio);
-  if (planned.chosen && !problem.fits(planned.placements)) {
-    return "none that fits";  // the search for a change that fits places anew
-  }
-  input.shape.engine.placements = planned.placements;
-  return planned.text(model);
+  return planned.chosen && !problem.fits(planned.placements) ? std::nullopt
+                                                             : std::optional(std::move(planned));
 }
 
-}  // namespace
+/// The placements, into `input`; in words.
+std::string place(const Model& model, const Config& config, const EngineOptions& options,
+                  const Facts& facts, PlanInput& input) {
+  std::optional<PlannedPlacement> planned = solve(model, config, options, facts, input);
+  if (!planned && input.shadows_chosen) {
+    // Second copies have what the placement leaves, so a run without them fits, too.
+    PlanInput bare = input;
+    bare.shape.shadows = {};
+    planned = solve(model, config, options, facts, bare);
+  }
+  input.shape.device_bytes = options.device == DeviceKind::kCuda && facts.memory.device
+                                 ? static_cast<std::size_t>(facts.memory.device->bytes)
+                                 : static_cast<std::size_t>(facts.device.memory_bytes);
+  if (!planned) {
+    return "none that fits";  // the search for a change that fits places anew
+  }
+  input.shape.engine.placements = planned->placements;
+  return planned->text(model);
+}
 
-RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& asked,
-                 const LargestBatch& batch, const RunLimits& limits, Communicator& ranks) {
-  require_row_sharing(model, config.sequence_parallel_size, asked.sequence_blocks);
-  const EngineOptions options = placed_as_given(config, asked);
+/// The run as a memory plan sees it, without what the machine decides.
+PlanInput input_of(const Config& config, const EngineOptions& options, const LargestBatch& batch,
+                   const RunLimits& limits) {
   const std::int64_t ranks_per_host = limits.ranks_per_host > 0
                                           ? std::min(limits.ranks_per_host, config.world_size)
                                           : config.world_size;
@@ -282,6 +294,49 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   input.packed = batch.packed;
   input.accelerator = options.device == DeviceKind::kCuda;
   input.shape.engine.placements = options.placements;
+  return input;
+}
+
+/// Bytes of this process, which may trace; 0: the plan is for another one.
+std::int64_t process_bytes_of(const Config& config, const EngineOptions& options,
+                              const Facts& facts, std::int64_t ranks_per_host) {
+  if (facts.process_bytes == 0) {
+    return 0;
+  }
+  const CorePlan cores = cores_of(config, options, ranks_per_host);
+  const int threads = cores.optimizer_threads + cores.copy_threads + kOtherThreads;
+  return facts.process_bytes +
+         static_cast<std::int64_t>(trace::bytes_at_most(static_cast<std::size_t>(threads)));
+}
+
+/// Adds what lies on NVMe to the texts of the plan.
+void describe_nvme(const Model& model, const EngineOptions& options, const RunLimits& limits,
+                   const PlanInput& input, RunPlan& plan) {
+  const std::vector<StatePlacement>& placements = input.shape.engine.placements;
+  if (std::ranges::find(placements, StatePlacement::kNvme) != placements.end()) {
+    plan.placement += "; " + updates_ahead_text(model, input, plan);
+  }
+  if (const std::int64_t weights = plan.memory().of(MemoryPurpose::kWeights, MemoryKind::kNvme);
+      weights > 0) {
+    plan.placement +=
+        fmt::format("; {} of a rank's weights lie there, and their gradients", size_text(weights));
+  }
+  if (plan.memory().nvme_total() > 0 && plan.of_first_rank) {
+    plan.nvme =
+        traffic_text(options.nvme, plan.memory(),
+                     limits.elsewhere ? std::nullopt
+                                      : std::optional(disk_rates(options.nvme, options.io_backend,
+                                                                 nvme_slice_of(input.shape))));
+  }
+}
+
+}  // namespace
+
+RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& asked,
+                 const LargestBatch& batch, const RunLimits& limits, Communicator& ranks) {
+  require_row_sharing(model, config.sequence_parallel_size, asked.sequence_blocks);
+  const EngineOptions options = placed_as_given(config, asked);
+  PlanInput input = input_of(config, options, batch, limits);
   const bool on_nvme = options.placements.empty() &&
                        (options.placement == Placement::kNvme ||
                         (overflows_to_nvme(options) && options.device == DeviceKind::kCpu));
@@ -292,14 +347,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                            "of the simulated device (--sim_spec memory=)"};
   }
   input.shape.shadows.bytes = facts.shadow_bytes;
-  input.process_bytes = facts.process_bytes;
-  if (facts.process_bytes > 0) {  // of this process, which may trace
-    const CorePlan cores = cores_of(config, options, input.ranks_per_host);
-    const int threads = cores.optimizer_threads + cores.copy_threads + kOtherThreads;
-    input.process_bytes +=
-        static_cast<std::int64_t>(trace::bytes_at_most(static_cast<std::size_t>(threads)));
-  }
-
+  input.process_bytes = process_bytes_of(config, options, facts, input.ranks_per_host);
   if (on_nvme) {
     const std::optional<double> ratio = offload_ratio_of(config, options);
     const std::optional<MemoryLimit> given = ratio ? std::nullopt : limits.memory.host;
@@ -328,22 +376,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
   plan.report = check_fit(model, input, plan.limits,
                           {.nvme = options.placements.empty(),
                            .ratio_is_given = offload_ratio_of(config, options).has_value()});
-  if (std::ranges::find(input.shape.engine.placements, StatePlacement::kNvme) !=
-      input.shape.engine.placements.end()) {
-    plan.placement += "; " + updates_ahead_text(model, input, plan);
-  }
-  if (const std::int64_t weights = plan.memory().of(MemoryPurpose::kWeights, MemoryKind::kNvme);
-      weights > 0) {
-    plan.placement +=
-        fmt::format("; {} of a rank's weights lie there, and their gradients", size_text(weights));
-  }
-  if (plan.memory().nvme_total() > 0 && plan.of_first_rank) {
-    plan.nvme =
-        traffic_text(options.nvme, plan.memory(),
-                     limits.elsewhere ? std::nullopt
-                                      : std::optional(disk_rates(options.nvme, options.io_backend,
-                                                                 nvme_slice_of(input.shape))));
-  }
+  describe_nvme(model, options, limits, input, plan);
   plan.options.activation_offload =
       boundary_share(plan.memory().leaving_boundaries, model.segments.size());
   plan.boundaries = activation_offload_text(

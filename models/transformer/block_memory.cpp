@@ -88,85 +88,133 @@ HalfElements expert_half(const BlockShape& shape, const BatchShape& batch, std::
   return half;
 }
 
-ActivationBytes activations_without_adapters(const BlockShape& shape, const BatchShape& batch) {
-  if (batch.accelerator) {
-    return aten::block_memory(shape, batch);
+/// Elements per token of what a block computes from a tile of rows.
+struct BlockElements {
+  bool shares = false;    // rows: ranks exchange q, k and v
+  std::int64_t tile = 0;  // tokens
+  std::int64_t q = 0;     // all heads
+  std::int64_t qkv = 0;
+  std::int64_t exchanged = 0;  // qkv behind the exchange
+  std::int64_t contexts = 0;   // before and behind the exchange back
+  std::int64_t normed = 0;     // what is normed before it is added
+  HalfElements half;           // of the MLP or the experts
+
+  /// Beside qkv: the contexts, the middle of the block, what is normed, and what the MLP keeps.
+  [[nodiscard]] std::int64_t kept_later(std::int64_t hidden) const {
+    return contexts + hidden + normed + half.kept;
   }
+};
+
+BlockElements elements_of(const BlockShape& shape, const BatchShape& batch) {
   const AttentionShape& a = shape.attention;
-  const bool shares = batch.sharers > 1;
-  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
-  const std::int64_t tokens = batch.tokens();
-  const std::int64_t tile = std::min(tokens, kTileTokens);
-  const std::int64_t q = a.heads * a.head_dim;
-  const std::int64_t qkv = q + 2 * a.kv_heads * a.head_dim;
-  const HalfElements half =
-      shape.experts.count > 0 ? expert_half(shape, batch, tile) : dense_half(shape, tile);
-  // Kept: qkv, context with a number per head, the middle of the block, what is normed before it
-  // is added, and what the MLP keeps.
-  const std::int64_t normed = shape.norms_sums ? 2 * shape.hidden : 0;
+  BlockElements of{.shares = batch.sharers > 1, .tile = std::min(batch.tokens(), kTileTokens)};
+  of.q = a.heads * a.head_dim;
+  of.qkv = of.q + 2 * a.kv_heads * a.head_dim;
   // Where rows are shared: qkv of whole rows and some heads, of which there is one of keys at
-  // least, and the context before and behind the exchange.
-  const std::int64_t exchanged =
-      shares ? q + 2 * std::max(a.kv_heads, batch.sharers) * a.head_dim : qkv;
-  const std::int64_t contexts = (shares ? 2 : 1) * q;
-  const std::int64_t kept = exchanged + contexts + shape.hidden + normed + half.kept;
-  ActivationBytes bytes{.output = tokens * shape.hidden * size,
-                        .kept = tokens * (kept * size + a.heads * 4)};
+  // least.
+  of.exchanged = of.shares ? of.q + 2 * std::max(a.kv_heads, batch.sharers) * a.head_dim : of.qkv;
+  of.contexts = (of.shares ? 2 : 1) * of.q;
+  of.normed = shape.norms_sums ? 2 * shape.hidden : 0;
+  of.half =
+      shape.experts.count > 0 ? expert_half(shape, batch, of.tile) : dense_half(shape, of.tile);
+  return of;
+}
+
+std::int64_t forward_bytes(const BlockShape& shape, const BatchShape& batch,
+                           const BlockElements& of) {
   // An exchange of q, k and v has the tensors that go, or those that it puts together, beside those
   // that came; in backward, too. The tensors that are kept are not all there by then.
-  const std::int64_t later = contexts + shape.hidden + normed + half.kept;
+  const std::int64_t later = of.kept_later(shape.hidden);
   const std::int64_t going =
-      shares ? std::max<std::int64_t>({0, qkv + exchanged - later, 3 * q - later}) : 0;
-  const std::int64_t behind = shape.hidden + normed / 2 + half.kept;  // the middle and the MLP's
+      of.shares ? std::max<std::int64_t>({0, of.qkv + of.exchanged - later, 3 * of.q - later}) : 0;
+  return std::max(of.tile * of.half.forward, batch.tokens() * going) *
+         static_cast<std::int64_t>(bytes_of(batch.type));
+}
+
+/// The gradients of output and middle, and in the MLP a tile's or, its part being gone and the
+/// middle with it, attention's. Dropout's gradient lies beside the residual path's.
+std::int64_t backward_bytes(const BlockShape& shape, const BatchShape& batch,
+                            const BlockElements& of) {
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t tokens = batch.tokens();
+  const std::int64_t behind =
+      shape.hidden + of.normed / 2 + of.half.kept;  // the middle and the MLP's
   const std::int64_t attention =
-      shares
-          ? std::max({2 * q, exchanged, exchanged + std::max(exchanged, qkv) - contexts}) - behind
-          : q + qkv - behind;
-  bytes.forward = std::max(tile * half.forward, tokens * going) * size;
-  // The gradients of output and middle, and in the MLP a tile's or, its part being gone and the
-  // middle with it, attention's. Dropout's gradient lies beside the residual path's.
+      of.shares ? std::max({2 * of.q, of.exchanged,
+                            of.exchanged + std::max(of.exchanged, of.qkv) - of.contexts}) -
+                      behind
+                : of.q + of.qkv - behind;
   const std::int64_t dropped = shape.dropout.rates.residual > 0 ? shape.hidden : 0;
   const auto sums = [&](std::int64_t weights) {
     return TiledGradients::bytes(batch.type, tokens, weights, batch.blocks);
   };
   // A projection's backward has sums of its own. The last one has neither the MLP's part of what is
   // kept nor the middle any more, the first one nothing at all.
-  const std::int64_t last = q - behind;
-  const std::int64_t first = qkv - exchanged - contexts - normed - half.kept;
-  bytes.backward =
-      tokens * (2 * shape.hidden + dropped) * size +
-      std::max({tile * half.backward * size + sums(half.weights), tokens * attention * size,
-                tokens * last * size + sums(q * shape.hidden),
-                tokens * first * size + sums(qkv * shape.hidden)});
-  if (is_recomputation() && !shape.norms_sums && dropped == 0) {
+  const std::int64_t last = of.q - behind;
+  const std::int64_t first = of.qkv - of.exchanged - of.contexts - of.normed - of.half.kept;
+  return tokens * (2 * shape.hidden + dropped) * size +
+         std::max({of.tile * of.half.backward * size + sums(of.half.weights),
+                   tokens * attention * size, tokens * last * size + sums(of.q * shape.hidden),
+                   tokens * first * size + sums(of.qkv * shape.hidden)});
+}
+
+/// Of the tensors that are made, above what they hold.
+std::int64_t spare_bytes(const BlockShape& shape, const BatchShape& batch,
+                         const BlockElements& of) {
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t tokens = batch.tokens();
+  std::vector<std::int64_t> widths = {of.qkv, of.q, shape.hidden, shape.hidden};
+  if (of.shares) {
+    widths.insert(widths.end(), {of.exchanged, of.q});
+  }
+  widths.insert(widths.end(), of.half.blocks.begin(), of.half.blocks.end());
+  if (shape.norms_sums) {
+    widths.insert(widths.end(), {shape.hidden, shape.hidden});
+  }
+  std::int64_t spare = 0;
+  for (const std::int64_t width : widths) {
+    spare += kept_of_tensor(tokens * width * size);
+  }
+  for (const std::int64_t width : of.half.tile_blocks) {
+    spare += kept_of_tensor(of.tile * width * size);
+  }
+  if (is_recomputation()) {  // gaps between boundaries that the widest blocks do not fit into
+    spare += tokens * (of.qkv + (of.shares ? of.exchanged : 0)) * size;
+  }
+  return spare;
+}
+
+std::int64_t scratch_bytes(const BlockShape& shape, const BatchShape& batch,
+                           const BlockElements& of) {
+  const std::int64_t packed =
+      std::max({shape.hidden * of.qkv, of.tile * std::max(shape.hidden, of.q), of.half.packed});
+  AttentionShape share = shape.attention;
+  share.heads /= batch.sharers;
+  share.kv_heads = std::max<std::int64_t>(1, shape.attention.kv_heads / batch.sharers);
+  return packed_bytes(batch.type, packed) + attention_scratch(share, batch) +
+         of.tile * of.half.stays * static_cast<std::int64_t>(bytes_of(batch.type));
+}
+
+ActivationBytes activations_without_adapters(const BlockShape& shape, const BatchShape& batch) {
+  if (batch.accelerator) {
+    return aten::block_memory(shape, batch);
+  }
+  const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
+  const std::int64_t tokens = batch.tokens();
+  const BlockElements of = elements_of(shape, batch);
+  const std::int64_t kept = of.exchanged + of.kept_later(shape.hidden);
+  ActivationBytes bytes{
+      .output = tokens * shape.hidden * size,
+      .kept = tokens * (kept * size + shape.attention.heads * 4),  // with a number per head
+      .forward = forward_bytes(shape, batch, of),
+      .backward = backward_bytes(shape, batch, of)};
+  if (is_recomputation() && !shape.norms_sums && shape.dropout.rates.residual == 0) {
     // The output has no memory.
     bytes.kept -= bytes.output;
     bytes.forward += bytes.output;
   }
-  std::vector<std::int64_t> widths = {qkv, q, shape.hidden, shape.hidden};
-  if (shares) {
-    widths.insert(widths.end(), {exchanged, q});
-  }
-  widths.insert(widths.end(), half.blocks.begin(), half.blocks.end());
-  if (shape.norms_sums) {
-    widths.insert(widths.end(), {shape.hidden, shape.hidden});
-  }
-  for (const std::int64_t width : widths) {
-    bytes.spare += kept_of_tensor(tokens * width * size);
-  }
-  for (const std::int64_t width : half.tile_blocks) {
-    bytes.spare += kept_of_tensor(tile * width * size);
-  }
-  if (is_recomputation()) {  // gaps between boundaries that the widest blocks do not fit into
-    bytes.spare += tokens * (qkv + (shares ? exchanged : 0)) * size;
-  }
-  const std::int64_t packed =
-      std::max({shape.hidden * qkv, tile * std::max(shape.hidden, q), half.packed});
-  AttentionShape share = a;
-  share.heads = a.heads / batch.sharers;
-  share.kv_heads = std::max<std::int64_t>(1, a.kv_heads / batch.sharers);
-  bytes.scratch =
-      packed_bytes(batch.type, packed) + attention_scratch(share, batch) + tile * half.stays * size;
+  bytes.spare = spare_bytes(shape, batch, of);
+  bytes.scratch = scratch_bytes(shape, batch, of);
   return bytes;
 }
 

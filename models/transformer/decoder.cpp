@@ -152,25 +152,12 @@ std::vector<WeightRef> all_from(const Model& model, std::size_t first) {
   return refs;
 }
 
-}  // namespace
-
-Model make_decoder(const DecoderSpec& spec) {
-  Model model;
-  const ExpertShape& experts = spec.block.experts;
-  const auto balance = spec.router_loss > 0
-                           ? std::make_shared<RouterBalance>(spec.router_loss, experts.count,
-                                                             experts.per_token, spec.layers)
-                           : nullptr;
-  const std::int64_t hidden = spec.block.hidden;
-  UnitSpec embedding{"embedding", {{spec.embedding, {spec.vocabulary, hidden}}}};
-  if (!spec.positions.empty()) {
-    embedding.parameters.push_back({spec.positions, {spec.max_positions, hidden}});
-  }
-  model.units.push_back(std::move(embedding));
+/// The activations between two segments, of the embedding's forward and backward.
+std::function<ActivationBytes(const BatchShape&)> embedding_activations(const DecoderSpec& spec) {
   // The gradient of dropout and of a scale is a boundary's, beside the one that it comes from.
   const bool drops = spec.block.dropout.rates.embedding > 0;
   const bool scales = spec.embedding_scale != 1;
-  const auto boundary = [hidden, drops, scales](const BatchShape& batch) {
+  return [hidden = spec.block.hidden, drops, scales](const BatchShape& batch) {
     const std::int64_t bytes =
         batch.tokens() * hidden * static_cast<std::int64_t>(bytes_of(batch.type));
     const bool twice = scales && batch.accelerator;
@@ -178,37 +165,52 @@ Model make_decoder(const DecoderSpec& spec) {
                            .forward = twice ? bytes : 0,
                            .backward = (drops ? 2 * bytes : 0) + (twice ? 2 * bytes : 0)};
   };
+}
+
+void add_embedding(const DecoderSpec& spec, Model& model) {
+  const std::int64_t hidden = spec.block.hidden;
+  UnitSpec embedding{"embedding", {{spec.embedding, {spec.vocabulary, hidden}}}};
+  if (!spec.positions.empty()) {
+    embedding.parameters.push_back({spec.positions, {spec.max_positions, hidden}});
+  }
+  model.units.push_back(std::move(embedding));
   model.segments.push_back(
       {"embedding",
        all_from(model, 0),
        std::make_shared<EmbeddingSegment>(spec.padding, spec.embedding_scale, spec.block.dropout),
-       boundary,
+       embedding_activations(spec),
        {.looks_up = true}});
-  for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
-    BlockNames names = spec.block_names(layer);
-    choose_adapted(spec, names);
-    BlockShape shape = shape_of_layer(spec.block, names);
-    shape.dropout.layer = layer;
-    shape.balance = balance;
-    shape.attention.window =
-        spec.windows.empty() ? 0 : spec.windows[static_cast<std::size_t>(layer)];
-    if (shape.attention.window > 0 && spec.window_rotary != nullptr) {
-      shape.attention.rotary = spec.window_rotary;
-    }
-    const std::size_t first = model.units.size();
-    std::ranges::move(block_units(fmt::format("block {}", layer), shape, names, spec.leaf),
-                      std::back_inserter(model.units));
-    model.segments.push_back(
-        {model.units[first].name,
-         all_from(model, first),
-         block_segment(shape, names),
-         [shape](const BatchShape& batch) { return block_activations(shape, batch); },
-         {.idle_weights = shape.experts.idle_elements(shape.hidden),
-          .attention_width = shape.attention.heads * shape.attention.head_dim,
-          .attention_window = shape.attention.window,
-          .attention_module = parent_of(module_of(names.attention_out[0])),
-          .experts_module = names.experts.empty() ? "" : "experts"}});
+}
+
+void add_layer(const DecoderSpec& spec, std::int64_t layer,
+               const std::shared_ptr<RouterBalance>& balance, Model& model) {
+  BlockNames names = spec.block_names(layer);
+  choose_adapted(spec, names);
+  BlockShape shape = shape_of_layer(spec.block, names);
+  shape.dropout.layer = layer;
+  shape.balance = balance;
+  shape.attention.window = spec.windows.empty() ? 0 : spec.windows[static_cast<std::size_t>(layer)];
+  if (shape.attention.window > 0 && spec.window_rotary != nullptr) {
+    shape.attention.rotary = spec.window_rotary;
   }
+  const std::size_t first = model.units.size();
+  std::ranges::move(block_units(fmt::format("block {}", layer), shape, names, spec.leaf),
+                    std::back_inserter(model.units));
+  model.segments.push_back(
+      {model.units[first].name,
+       all_from(model, first),
+       block_segment(shape, names),
+       [shape](const BatchShape& batch) { return block_activations(shape, batch); },
+       {.idle_weights = shape.experts.idle_elements(shape.hidden),
+        .attention_width = shape.attention.heads * shape.attention.head_dim,
+        .attention_window = shape.attention.window,
+        .attention_module = parent_of(module_of(names.attention_out[0])),
+        .experts_module = names.experts.empty() ? "" : "experts"}});
+}
+
+void add_head(const DecoderSpec& spec, const std::shared_ptr<RouterBalance>& balance,
+              Model& model) {
+  const std::int64_t hidden = spec.block.hidden;
   UnitSpec head{"head", {}};
   for (const std::string& name : spec.final_norm) {
     head.parameters.push_back({name, {hidden}});
@@ -229,6 +231,22 @@ Model make_decoder(const DecoderSpec& spec) {
        [hidden, vocabulary = spec.vocabulary, learns](const BatchShape& batch) {
          return loss_head_activations(hidden, vocabulary, batch, learns);
        }});
+}
+
+}  // namespace
+
+Model make_decoder(const DecoderSpec& spec) {
+  Model model;
+  const ExpertShape& experts = spec.block.experts;
+  const auto balance = spec.router_loss > 0
+                           ? std::make_shared<RouterBalance>(spec.router_loss, experts.count,
+                                                             experts.per_token, spec.layers)
+                           : nullptr;
+  add_embedding(spec, model);
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+    add_layer(spec, layer, balance, model);
+  }
+  add_head(spec, balance, model);
   model.heads = {.heads = spec.block.attention.heads, .kv_heads = spec.block.attention.kv_heads};
   for (UnitSpec& unit : model.units) {
     for (ParameterSpec& parameter : unit.parameters) {

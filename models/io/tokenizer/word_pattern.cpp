@@ -75,6 +75,57 @@ std::size_t contraction(const Text& text, std::size_t at, bool fold, bool& beyon
   return two ? 3 : 0;
 }
 
+// Alternatives of the pattern. Each gives the end of its match at `at`; `at` itself where a
+// character beyond this class decides; nothing where the alternative does not begin there.
+using End = std::optional<std::size_t>;
+
+/// At most that many digits; 0: any number, with a space before them.
+End digits_end(const Text& text, std::size_t at, std::size_t most_digits) {
+  const bool spaced = text.text[at] == ' ' && most_digits == 0;
+  const std::size_t digits = at + (spaced ? 1 : 0);
+  if (text.kind(digits) != Kind::kDigit) {
+    return std::nullopt;
+  }
+  std::size_t end = digits;
+  while (text.kind(end) == Kind::kDigit && (most_digits == 0 || end - digits < most_digits)) {
+    ++end;
+  }
+  const bool full = most_digits > 0 && end - digits == most_digits;
+  return !full && text.kind(end) == Kind::kBeyond ? at : end;
+}
+
+/// Other characters, with a space before them and those of `tail` behind.
+End others_end(const Text& text, std::size_t at, std::string_view tail) {
+  const std::size_t others = at + (text.text[at] == ' ' ? 1 : 0);
+  if (text.kind(others) != Kind::kOther) {
+    return std::nullopt;
+  }
+  std::size_t end = text.skip(others, [](Kind kind) { return kind == Kind::kOther; });
+  if (text.kind(end) == Kind::kBeyond) {
+    return at;
+  }
+  while (end < text.text.size() && tail.find(text.text[end]) != std::string_view::npos) {
+    ++end;
+  }
+  return end;
+}
+
+/// White space: up to its last line end, or all but the character before a word.
+std::size_t space_end(const Text& text, std::size_t at, bool line_ends) {
+  const std::size_t end = text.skip(at, is_space);
+  if (text.kind(end) == Kind::kBeyond) {
+    return at;
+  }
+  if (line_ends) {
+    for (std::size_t behind = end; behind > at; --behind) {
+      if (text.kind(behind - 1) == Kind::kLineEnd) {
+        return behind;
+      }
+    }
+  }
+  return end < text.text.size() && end - at > 1 ? end - 1 : end;
+}
+
 }  // namespace
 
 std::optional<WordPattern> WordPattern::parse(std::string_view pattern) {
@@ -183,43 +234,13 @@ std::size_t WordPattern::match(std::string_view subject, std::size_t at) const n
     return beyond ? at : end;
   }
 
-  // Digits.
-  const bool spaced = subject[at] == ' ' && most_digits_ == 0;
-  if (const std::size_t digits = at + (spaced ? 1 : 0); text.kind(digits) == Kind::kDigit) {
-    std::size_t end = digits;
-    while (text.kind(end) == Kind::kDigit && (most_digits_ == 0 || end - digits < most_digits_)) {
-      ++end;
-    }
-    const bool full = most_digits_ > 0 && end - digits == most_digits_;
-    return !full && text.kind(end) == Kind::kBeyond ? at : end;
+  if (const End end = digits_end(text, at, most_digits_)) {
+    return *end;
   }
-
-  // Other characters, with a space before them and line ends behind.
-  if (const std::size_t others = at + (subject[at] == ' ' ? 1 : 0);
-      text.kind(others) == Kind::kOther) {
-    std::size_t end = text.skip(others, [](Kind kind) { return kind == Kind::kOther; });
-    if (text.kind(end) == Kind::kBeyond) {
-      return at;
-    }
-    while (end < subject.size() && tail_.find(subject[end]) != std::string_view::npos) {
-      ++end;
-    }
-    return end;
+  if (const End end = others_end(text, at, tail_)) {
+    return *end;
   }
-
-  // White space: up to its last line end, or all but the character before a word.
-  const std::size_t end = text.skip(at, is_space);
-  if (text.kind(end) == Kind::kBeyond) {
-    return at;
-  }
-  if (line_ends_) {
-    for (std::size_t behind = end; behind > at; --behind) {
-      if (text.kind(behind - 1) == Kind::kLineEnd) {
-        return behind;
-      }
-    }
-  }
-  return end < subject.size() && end - at > 1 ? end - 1 : end;
+  return space_end(text, at, line_ends_);
 }
 
 }  // namespace tandem
