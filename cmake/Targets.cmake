@@ -2,7 +2,7 @@
 # found in the build, too (examples and the pages' snippets read as they will outside).
 set(TANDEM_INCLUDE_LINKS ${PROJECT_BINARY_DIR}/include)
 file(MAKE_DIRECTORY ${TANDEM_INCLUDE_LINKS}/tandem)
-foreach(layer runtime actors engine models)
+foreach(layer runtime actors engine models trainer)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${layer} ${TANDEM_INCLUDE_LINKS}/tandem/${layer} SYMBOLIC)
 endforeach()
 file(CREATE_LINK ${PROJECT_SOURCE_DIR}/runtime/runtime.hpp ${TANDEM_INCLUDE_LINKS}/tandem/runtime.hpp SYMBOLIC)

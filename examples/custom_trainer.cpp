@@ -1,22 +1,24 @@
-// examples/custom_trainer.cpp — a model and data of one's own on the engine, in one file: what an
-// embedding project writes.
+// examples/custom_trainer.cpp — a model and data of one's own, in one file: what an embedding
+// project writes. The flags of all trainers work here: checkpoints, --resume auto, reports, traces.
 //
-//   custom_trainer [deepspeed.json]                       one process
-//   ./tandem launch -n 2 -- custom_trainer ds.json        the same on two ranks
+//   custom_trainer                                            one process
+//   ./tandem launch -n 2 -- custom_trainer --save_every 50    two ranks, with checkpoints
+//   custom_trainer --deepspeed_config ds.json --resume auto   goes on from the last one
 //
-// Two spirals of points are told apart by a small network. Read main() downward: model, data,
-// initialize, DeepSpeed's loop.
+// Two spirals of points are told apart by a small network. Read main() downward: flags, model,
+// data, Trainer.
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <numbers>
-#include <string>
+#include <utility>
 
 #include <ATen/ATen.h>
-#include <tandem/engine/initialize.hpp>
 #include <tandem/engine/model/sequential.hpp>
 #include <tandem/engine/model/tensor_dataset.hpp>
-#include <tandem/runtime/util/error.hpp>
+#include <tandem/models/save_weights.hpp>
+#include <tandem/trainer/program/program.hpp>
+#include <tandem/trainer/trainer.hpp>
 
 namespace {
 
@@ -59,47 +61,39 @@ Points spirals(std::int64_t count) {
   return points;
 }
 
-int train(const std::string& config_file) {
+int train(tandem::RunFlags flags) {
   const Points points = spirals(1000);
   const auto data = std::make_shared<tandem::TensorDataset>(points.places, points.arms);
-  auto config = [&]() -> tandem::ConfigSource {
-    return config_file.empty() ? tandem::ConfigSource::of_text(kConfig) : config_file;
-  };
-  auto [engine, optimizer, loader, scheduler] =
-      tandem::initialize({.model = make_model(), .config = config(), .dataset = data});
-
-  for (int epoch = 0; epoch < 30; ++epoch) {
-    double loss = 0;
-    for (auto& batch : loader) {
-      const auto micro_loss = engine.forward(batch);
-      engine.backward(micro_loss);
-      if (const auto step = engine.step()) {
-        loss = step->loss;
-      }
-    }
-    if (engine.rank() == 0 && epoch % 5 == 4) {
-      std::printf("epoch %2d  loss %.4f  lr %.2e  %lld updates\n", epoch + 1, loss,
-                  scheduler.get_last_lr(), static_cast<long long>(optimizer.steps()));
-    }
-  }
+  tandem::StartedRun started = tandem::start_run(flags);
+  const tandem::Config config = tandem::run_config(flags, started.ranks->world_size(), kConfig);
+  const tandem::RunLength length = tandem::run_length(config, data->size(), flags.steps, 30);
+  tandem::Trainer trainer(
+      flags, std::move(started),
+      {.model = make_model(), .config = config, .dataset = data, .length = length});
+  trainer.train();
 
   // All ranks look: with sharded weights a forward is everybody's.
+  tandem::Engine& engine = trainer.engine();
   const at::Tensor right = engine.logits({.inputs = points.places}).argmax(1) == points.arms;
   if (engine.rank() == 0) {
     std::printf("%lld of %lld points told apart\n",
                 static_cast<long long>(right.sum().item<std::int64_t>()),
                 static_cast<long long>(right.numel()));
   }
-  return 0;
+  trainer.save_model(
+      [&] { tandem::save_weights(engine, trainer.model_folder(), tandem::TensorType::kF32); });
+  return trainer.finish();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return train(argc > 1 ? argv[1] : "");
-  } catch (const tandem::Error& error) {  // wrong input, a model that does not fit, a lost peer
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return static_cast<int>(error.code());
-  }
+  return tandem::guarded_main([&] {  // wrong input, a model that does not fit, a lost peer
+    tandem::RunFlags flags;
+    flags.output_dir = "runs/spirals";
+    flags.log_interval = 0.1;  // of the run
+    const bool goes_on =
+        tandem::parse_trainer_flags("Tells two spirals of points apart.", flags, argc, argv);
+    return goes_on ? train(std::move(flags)) : 0;
+  });
 }

@@ -19,8 +19,8 @@ from pathlib import Path
 import lint
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ["runtime", "actors", "engine", "models"]
-LIBTORCH = ["engine", "models"]
+LAYERS = ["runtime", "actors", "engine", "models", "trainer"]
+LIBTORCH = ["engine", "models", "trainer"]
 FIRST_INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 
 

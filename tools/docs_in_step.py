@@ -33,7 +33,7 @@ README_LINES = 200
 INDEX = "docs/README.md"
 VARIABLES = "docs/environment.md"
 SUITES = "bench/suites.txt"
-READ_BY = ("runtime", "actors", "engine", "models", "examples", "tools")
+READ_BY = ("runtime", "actors", "engine", "models", "trainer", "examples", "tools")
 READS = re.compile(r'"((?:TANDEM|SLURM|OMPI|TORCHELASTIC|HF|XDG|LOCAL|MASTER|OMP|GOMP|ONEDNN|LRU|NO)_[A-Z_]+|RANK|WORLD_SIZE|TERM|HOME)"')
 
 

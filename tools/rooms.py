@@ -13,7 +13,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LAYERS = ["runtime", "actors", "engine", "models"]
+LAYERS = ["runtime", "actors", "engine", "models", "trainer", "tools"]
 PAGE = ROOT / "docs/rooms.md"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 ONE_ROOM = {"runtime/detail": "runtime", "runtime/detail/mailbox": "runtime"}
@@ -84,6 +84,17 @@ MAY_INCLUDE = {
     "models/cifar": ["models/cifar/kernels", "models/io", "models/kernels", "models/layers", "models/moe"],
     "models/hub": [],
     "models": ["models/families", "models/hub", "models/io", "models/io/tokenizer", "models/transformer"],
+    "trainer/program": [],
+    "trainer/report": [],
+    "trainer/flags": ["trainer/program"],
+    "trainer/folder": ["trainer/flags", "trainer/report"],
+    "trainer/metrics": ["trainer/folder", "trainer/program", "trainer/report"],
+    "trainer": ["trainer/flags", "trainer/folder", "trainer/metrics", "trainer/program", "trainer/report"],
+    "trainer/finetune": ["trainer", "trainer/flags", "trainer/metrics", "trainer/program"],
+    "trainer/cifar": ["trainer", "trainer/flags", "trainer/program"],
+    "tools/launch": [],
+    "tools/cli": ["tools/launch"],
+    "tools/demo": [],
 }
 
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """The lint: rules that a compiler does not check. Run from anywhere; prints each breach, exit 1 if there is one.
 
-- includes go down only: runtime <- actors <- engine <- models <- examples, tools; LibTorch from engine/ upward
+- includes go down only: runtime <- actors <- engine <- models <- trainer <- examples, tools; LibTorch from
+  engine/ upward; nothing includes a program of examples/
 - inside a layer a room includes the rooms that tools/rooms.py lists, and no other
 - the field's words: those of WORDS are not used, and each names the one to use
 - a header says `#pragma once`, a file begins with a comment that says what it is for (headers)
 - a folder has at most 25 sources directly in it; runtime/'s public headers, which embedders include, may be more
 - a comment's sentence begins with its subject: at most one in a hundred of a layer's sentences begins with one of the words
   What, Of, Who, Whom and Whose
+- a function has at most 70 lines, from its name to its closing brace; tests, and tables of constants, may have more
 - no file over 500 lines, no line over 100 columns (tests: 160), no tabs, no unfinished-work markers
 """
 
@@ -70,6 +72,8 @@ def breaches(path):
             yield 1, "a header needs #pragma once"
         if not lines[0].startswith("// " + str(relative)):
             yield 1, f"a header begins with `// {relative} — what it is for`"
+    if layer != "tests":
+        yield from long_functions(path)
     for number, line in enumerate(lines, 1):
         limit = MAX_COLUMNS_TESTS if layer == "tests" else MAX_COLUMNS
         if len(line) > limit:
@@ -84,12 +88,34 @@ def breaches(path):
         fault = rooms.breach(str(relative), include.group(1)) if include else None
         if fault:
             yield number, fault
+        if include and include.group(1).startswith("examples/") and layer != "examples":
+            yield number, f"{layer}/ must not include examples/: a program is no part; what several need belongs to trainer/"
         if include and layer in MAY_INCLUDE:
             target = include.group(1).split("/")[0]
             if target in LAYERS + ["examples", "tools"] and target not in MAY_INCLUDE[layer]:
                 yield number, f"{layer}/ must not include {target}/"
             if layer in {"runtime", "actors"} and target in {"ATen", "torch", "c10"}:
                 yield number, f"{layer}/ knows nothing of LibTorch"
+
+
+MAX_FUNCTION_LINES = 70
+NO_FUNCTION = re.compile(r" *(?:template|namespace|struct|class|enum|union|extern|using|typedef|public|private|protected)\b|[^(]*=")
+
+
+def long_functions(path):
+    """(line, fault) of each function that does not fit a screen. The tree is formatted, so a function's closing brace has
+    the indentation of its first line."""
+    begins = {}  # indentation -> the line of what begins there, None: no function
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        indent = len(line) - len(line.lstrip())
+        if not line.strip() or line.lstrip().startswith(("//", "#", "*", ")", ":")):
+            continue
+        if re.match(r" *\}(?:;|$)", line):
+            first = begins.pop(indent, None)
+            if first and number - first + 1 > MAX_FUNCTION_LINES:
+                yield first, f"a function of {number - first + 1} lines, at most {MAX_FUNCTION_LINES}: split it by idea"
+        elif indent <= 4:
+            begins[indent] = None if NO_FUNCTION.match(line) or line.endswith(";") else number
 
 
 HEADLESS = re.compile(r"(What|Of|Who|Whom|Whose) [a-z`]")

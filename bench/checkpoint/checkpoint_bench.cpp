@@ -34,7 +34,7 @@
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/process/reexec.hpp"
+#include "trainer/program/reexec.hpp"
 
 namespace tandem::bench {
 namespace {

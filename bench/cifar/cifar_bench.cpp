@@ -24,13 +24,13 @@
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/process/reexec.hpp"
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/moe_net.hpp"
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"
 #include "models/moe/layer.hpp"
 #include "tests/support/thread_ranks.hpp"
+#include "trainer/program/reexec.hpp"
 
 namespace tandem::bench {
 namespace {

@@ -24,9 +24,9 @@
 #include "actors/storage/file.hpp"
 #include "bench/program.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/program.hpp"
 #include "models/io/checkpoint.hpp"
 #include "models/io/weights_writer.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem::bench {
 namespace {

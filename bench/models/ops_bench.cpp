@@ -12,7 +12,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "bench/program.hpp"
-#include "examples/support/process/reexec.hpp"
 #include "models/causal_lm.hpp"
 #include "models/kernels/attention/attention.hpp"
 #include "models/kernels/experts.hpp"
@@ -21,6 +20,7 @@
 #include "models/layers/gemm.hpp"
 #include "models/layers/weights.hpp"
 #include "tests/models/layers/harness.hpp"
+#include "trainer/program/reexec.hpp"
 
 namespace tandem {
 namespace {

@@ -39,9 +39,9 @@
 #include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/process/reexec.hpp"
-#include "examples/support/program.hpp"
 #include "runtime/system/machine.hpp"
+#include "trainer/program/program.hpp"
+#include "trainer/program/reexec.hpp"
 
 namespace tandem::bench {
 namespace {

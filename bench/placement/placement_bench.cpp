@@ -26,7 +26,7 @@
 #include "bench/program.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/process/reexec.hpp"
+#include "trainer/program/reexec.hpp"
 
 namespace tandem::bench {
 namespace {

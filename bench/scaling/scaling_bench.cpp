@@ -16,9 +16,9 @@
 #include <fmt/format.h>
 
 #include "bench/scaling/scaled_rank.hpp"
-#include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
 #include "runtime/util/error.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem::bench {
 namespace {

@@ -20,11 +20,11 @@
 
 #include "bench/program.hpp"
 #include "engine/types/stopwatch.hpp"
-#include "examples/support/program.hpp"
 #include "models/data/alpaca.hpp"
 #include "models/data/alpaca_tokens.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "runtime/system/machine.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem::bench {
 namespace {

@@ -5,12 +5,12 @@
 #include <ATen/ATen.h>
 
 #include "actors/storage/safetensors.hpp"
-#include "examples/support/cifar/accuracy.hpp"
-#include "examples/support/cifar/aten_net.hpp"
-#include "examples/support/cifar/png.hpp"
-#include "examples/support/cifar/report.hpp"
 #include "models/cifar/net.hpp"
 #include "tests/examples/trainer_fixture.hpp"
+#include "trainer/cifar/accuracy.hpp"
+#include "trainer/cifar/aten_net.hpp"
+#include "trainer/cifar/png.hpp"
+#include "trainer/cifar/report.hpp"
 
 namespace tandem {
 namespace {

@@ -1,7 +1,7 @@
 // The memory plan of real runs: predicted beside measured, and a run that does not fit ends before
 // it begins.
-#include "examples/support/training_run.hpp"
 #include "tests/examples/trainer_fixture.hpp"
+#include "trainer/training_run.hpp"
 
 namespace tandem {
 namespace {

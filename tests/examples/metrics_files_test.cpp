@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 #include "actors/storage/file.hpp"
-#include "examples/support/metrics_writer.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/faults/file_size_limit.hpp"
+#include "trainer/metrics/metrics_writer.hpp"
 
 namespace tandem {
 namespace {

@@ -1,6 +1,6 @@
 // The frame that every program has around its work: exit codes, the line on stderr, torchrun's
 // error file, unknown flags.
-#include "examples/support/program.hpp"
+#include "trainer/program/program.hpp"
 
 #include <cerrno>
 #include <csignal>

@@ -1,5 +1,5 @@
 // The learning rate of a step: Transformers' linear and cosine, the DeepSpeed example's constant.
-#include "examples/support/finetune/rate_schedule.hpp"
+#include "trainer/finetune/rate_schedule.hpp"
 
 #include <cmath>
 #include <vector>

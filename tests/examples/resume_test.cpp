@@ -15,11 +15,11 @@
 #include <signal.h>
 
 #include "actors/checkpoint/slices.hpp"
-#include "examples/support/run_checkpoints.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 #include "tests/support/io_support.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/support/throws_error.hpp"
+#include "trainer/run_checkpoints.hpp"
 
 namespace tandem {
 namespace {

@@ -5,9 +5,9 @@
 #include <sstream>
 #include <string>
 
-#include "examples/support/console.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/examples/trainer_fixture.hpp"
+#include "trainer/metrics/console.hpp"
 
 namespace tandem {
 namespace {

@@ -58,7 +58,7 @@ class OtherFlags(unittest.TestCase):
     def test_each_is_answered(self):
         for trainer, flags in self.names().items():
             self.assertGreater(len(flags), 40)
-            self.assertEqual(unanswered(flags, self.ours, self.table), [], f"of {trainer}: give each of them a row in examples/support/foreign_flags.cpp")
+            self.assertEqual(unanswered(flags, self.ours, self.table), [], f"of {trainer}: give each of them a row in trainer/program/foreign_flags.cpp")
 
     def test_a_new_one_is_found(self):
         for flags in self.names().values():

@@ -17,12 +17,12 @@
 #include "engine/checkpoint/gather_slices.hpp"
 #include "engine/checkpoint/run_state.hpp"
 #include "engine/memory/memory_plan.hpp"
-#include "examples/support/program.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "runtime/util/one_line.hpp"
 #include "tools/cli/checkpoint_folders.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

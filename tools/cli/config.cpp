@@ -8,14 +8,14 @@
 #include <fmt/format.h>
 
 #include "engine/device/device_choice.hpp"
-#include "examples/support/finetune/config.hpp"
-#include "examples/support/finetune/flags.hpp"
-#include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
 #include "models/hub/hub_paths.hpp"
 #include "models/io/hf_config.hpp"
 #include "runtime/util/one_line.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/finetune/config.hpp"
+#include "trainer/finetune/flags.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

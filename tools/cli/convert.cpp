@@ -14,13 +14,13 @@
 
 #include "actors/storage/file.hpp"
 #include "actors/storage/folder.hpp"
-#include "examples/support/program.hpp"
 #include "models/convert/tandem_checkpoint.hpp"
 #include "models/save_weights.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/one_line.hpp"
 #include "tools/cli/checkpoint_folders.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

@@ -19,7 +19,6 @@
 #include "engine/device/core_plan.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/types/version.hpp"
-#include "examples/support/program.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/io/file_io.hpp"
 #include "runtime/system/limits.hpp"
@@ -27,6 +26,7 @@
 #include "runtime/system/topology.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

@@ -16,14 +16,14 @@
 #include "engine/config/config.hpp"
 #include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
-#include "examples/support/notes.hpp"
-#include "examples/support/program.hpp"
-#include "examples/support/seed_flag.hpp"
 #include "models/io/folder_members.hpp"
 #include "models/io/tokenizer/text_stream.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/notes.hpp"
+#include "trainer/program/program.hpp"
+#include "trainer/program/seed_flag.hpp"
 
 namespace tandem {
 namespace {

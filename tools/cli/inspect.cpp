@@ -10,9 +10,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "examples/support/notes.hpp"
-#include "examples/support/program.hpp"
-#include "examples/support/run_flags.hpp"
 #include "models/data/mask_check.hpp"
 #include "models/data/open_records.hpp"
 #include "models/data/packing.hpp"
@@ -22,6 +19,9 @@
 #include "runtime/util/json_writer.hpp"
 #include "runtime/util/one_line.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/flags/run_flags.hpp"
+#include "trainer/program/notes.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include "examples/support/program.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/launch/launch_flags.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 

@@ -13,11 +13,11 @@
 #include "actors/storage/json.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
-#include "examples/support/notes.hpp"
-#include "examples/support/program.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/notes.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 #include "engine/types/version.hpp"
-#include "examples/support/program.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/nearest.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

@@ -6,13 +6,13 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "examples/support/program.hpp"
 #include "models/hub/hub_paths.hpp"
 #include "models/merge_adapters.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/one_line.hpp"
 #include "tools/cli/checkpoint_folders.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 

@@ -32,11 +32,11 @@
 #include "actors/storage/safetensors.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
-#include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
 #include "runtime/util/one_line.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

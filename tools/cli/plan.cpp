@@ -14,15 +14,15 @@
 #include "engine/layout/sharding.hpp"
 #include "engine/plan/run_plan.hpp"
 #include "engine/scaling/host_links.hpp"
-#include "examples/support/finetune/config.hpp"
-#include "examples/support/notes.hpp"
-#include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
 #include "models/hub/hub_paths.hpp"
 #include "models/io/hf_config.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/util/one_line.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/finetune/config.hpp"
+#include "trainer/program/notes.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

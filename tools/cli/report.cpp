@@ -7,10 +7,10 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "examples/support/program.hpp"
-#include "examples/support/report/run_report.hpp"
 #include "runtime/util/one_line.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/program.hpp"
+#include "trainer/report/run_report.hpp"
 
 namespace tandem {
 

@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 
 #include "engine/config/config.hpp"
-#include "examples/support/program.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 

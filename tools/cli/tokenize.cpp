@@ -6,10 +6,10 @@
 #include <CLI/CLI.hpp>
 
 #include "actors/storage/json.hpp"
-#include "examples/support/program.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "runtime/util/error.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

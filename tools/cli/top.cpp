@@ -22,8 +22,6 @@
 #include <unistd.h>
 
 #include "engine/memory/memory_plan.hpp"
-#include "examples/support/console.hpp"
-#include "examples/support/program.hpp"
 #include "runtime/system/bounded_lines.hpp"
 #include "runtime/system/owned_descriptor.hpp"
 #include "runtime/util/error.hpp"
@@ -31,6 +29,8 @@
 #include "runtime/util/split.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/cli/status_client.hpp"
+#include "trainer/metrics/console.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

@@ -10,13 +10,13 @@
 
 #include <CLI/CLI.hpp>
 
-#include "examples/support/program.hpp"
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
 #include "models/io/hf_config.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "models/io/weights_writer.hpp"
 #include "runtime/util/error.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

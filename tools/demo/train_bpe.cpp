@@ -17,12 +17,12 @@
 #include <CLI/CLI.hpp>
 
 #include "actors/storage/file.hpp"
-#include "examples/support/program.hpp"
 #include "models/data/alpaca.hpp"
 #include "models/io/tokenizer/byte_level.hpp"
 #include "models/io/tokenizer/pre_tokenizer.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
+#include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {

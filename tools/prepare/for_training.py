@@ -25,7 +25,7 @@ TRAINER = "finetune_zero3"
 SWITCH = ""  # the value of a flag that has none
 BOTH = ("--loss_on", "--append_eos", "--max_length")
 DATA = ("--dataset_name", "--eval_dataset")
-RECIPE = {"--loss_on": "all", "--append_eos": "off"}  # of deepspeed_example: examples/support/finetune_flags.cpp
+RECIPE = {"--loss_on": "all", "--append_eos": "off"}  # of deepspeed_example: trainer/finetune/flags.cpp
 TOKENIZER_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
                    "tokenizer.model", "chat_template.jinja", "additional_chat_templates/*.jinja")
 

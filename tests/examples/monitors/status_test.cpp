@@ -10,10 +10,10 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "examples/support/run_status.hpp"
 #include "runtime/supervision/socket_path.hpp"
 #include "runtime/system/owned_descriptor.hpp"
 #include "tests/examples/trainer_fixture.hpp"
+#include "trainer/metrics/run_status.hpp"
 
 namespace tandem {
 namespace {

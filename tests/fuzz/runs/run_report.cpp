@@ -1,11 +1,11 @@
 // A run's folder as the report reads it: metrics.jsonl, behind a zero byte summary.json, behind
 // another one notes.txt.
-#include "examples/support/report/run_report.hpp"
+#include "trainer/report/run_report.hpp"
 
 #include <algorithm>
 
-#include "examples/support/report/page.hpp"
 #include "tests/fuzz/fuzz.hpp"
+#include "trainer/report/page.hpp"
 
 namespace tandem {
 const std::string_view kReportPage = "@DATA@";  // the page itself is no input

@@ -1,8 +1,8 @@
 // trace.json.gz of a run's folder, as the report shows it; what is not packed is read as it is.
 #include <simdjson.h>
 
-#include "examples/support/report/trace_window.hpp"
 #include "tests/fuzz/fuzz.hpp"
+#include "trainer/report/trace_window.hpp"
 
 namespace tandem::fuzz {
 

@@ -1,0 +1,54 @@
+// trainer/cifar/accuracy.hpp — how many images of each class a net names right, shared
+// among ranks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "models/cifar/records.hpp"
+
+namespace tandem {
+
+struct ClassCounts {
+  std::array<std::int64_t, kCifarClassNames.size()> correct{};
+  std::array<std::int64_t, kCifarClassNames.size()> total{};
+
+  void add(std::int64_t label, std::int64_t predicted);
+  [[nodiscard]] std::int64_t all_correct() const;
+  [[nodiscard]] std::int64_t all() const;
+};
+
+/// The part of the images at which a process looks.
+struct RankShare {
+  int rank = 0;
+  int world_size = 1;
+};
+
+/// Logits [B, 10] of images fp32 [B, 3, 32, 32].
+using ImageLogits = std::function<at::Tensor(const at::Tensor& images)>;
+
+/// Counts over this rank's share: every world_size-th image from `rank` on, `batch` at a time.
+/// Every rank asks for equally many batches, as a sharded model demands: one that has run out asks
+/// for images again and does not count them.
+ClassCounts count_share(const ImageLogits& logits, const CifarImages& images, RankShare share,
+                        std::int64_t batch);
+
+/// Sums of a few numbers over all ranks.
+using Sum = std::function<std::vector<double>(std::vector<double>)>;
+
+/// The counts of all ranks together.
+ClassCounts sum_over_ranks(const ClassCounts& mine, const Sum& sum);
+
+/// The classes that the net names for the images [0, count).
+std::vector<std::int64_t> predict(const ImageLogits& logits, const CifarImages& images,
+                                  std::int64_t count);
+
+/// fp32 [indices, 3, 32, 32] of images, as the net wants them.
+at::Tensor image_tensor(const CifarImages& images, const std::vector<std::int64_t>& indices);
+
+}  // namespace tandem

@@ -1,0 +1,28 @@
+// trainer/cifar/run.hpp — the CIFAR-10 example's parts: from its flags to what a Trainer is given,
+// its loss lines and its accuracy.
+#pragma once
+
+#include "engine/config/config.hpp"
+#include "models/cifar/records.hpp"
+#include "trainer/cifar/flags.hpp"
+#include "trainer/trainer.hpp"
+
+namespace tandem {
+
+/// For the net of the flags and the set's training images.
+[[nodiscard]] TrainerArgs cifar_args(const CifarFlags& flags, const Config& config,
+                                     std::shared_ptr<const CifarImages> images,
+                                     const std::string& description);
+
+/// Evaluates the loss over the test images behind each epoch.
+[[nodiscard]] EvaluationOptions cifar_evaluation(std::shared_ptr<const CifarImages> images,
+                                                 const RunLength& length);
+
+/// Trains, with the example's line every --log-interval of an epoch's mini-batches.
+void train_cifar(const CifarFlags& flags, Trainer& trainer);
+
+/// The example's accuracy lines over the test images, of which each rank counts its share, and
+/// predictions.png. A collective.
+void report_accuracy(const CifarFlags& flags, Trainer& trainer, const CifarImages& images);
+
+}  // namespace tandem

@@ -1,0 +1,40 @@
+// trainer/finetune/data.hpp — from --dataset_name and the flags beside it to records of
+// tokens whose masks were checked.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/data/alpaca.hpp"
+#include "models/data/token_dataset.hpp"
+#include "models/data/token_records.hpp"
+#include "trainer/finetune/flags.hpp"
+
+namespace tandem {
+
+struct FinetuneData {
+  std::vector<AlpacaRecord> records;  // what the tokens were made of
+  std::shared_ptr<const TokenRecords> tokens;
+  std::shared_ptr<const TokenDataset> dataset;
+  std::shared_ptr<const TokenDataset> evaluated;  // held out; null: none
+  std::optional<std::int32_t> end_token;          // what --append_eos puts behind answers
+  /// Lines printed before the first step: counts, what is trained, a record, and how they pack.
+  std::vector<std::string> lines;
+
+  /// Tokens of the longest row, learnt or held out.
+  [[nodiscard]] std::int64_t longest() const {
+    return std::max(dataset->longest(), evaluated != nullptr ? evaluated->longest() : 0);
+  }
+};
+
+/// `folder` holds the tokenizer. Throws user_error where the data or its masks are refused
+/// (models/data/mask_check.hpp).
+FinetuneData open_data(const FinetuneFlags& flags, const std::filesystem::path& folder,
+                       const Tokenizer& tokenizer);
+
+}  // namespace tandem

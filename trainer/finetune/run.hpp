@@ -1,0 +1,30 @@
+// trainer/finetune/run.hpp — from the flags of a fine-tuning run, its model and its data to what a
+// Trainer is given.
+#pragma once
+
+#include <string>
+
+#include "actors/storage/safetensors.hpp"
+#include "engine/config/config.hpp"
+#include "models/pretrained.hpp"
+#include "trainer/finetune/data.hpp"
+#include "trainer/finetune/flags.hpp"
+#include "trainer/trainer.hpp"
+
+namespace tandem {
+
+/// The model of --model_name, or the demo's, whose weights are made from the seed.
+[[nodiscard]] Pretrained open_pretrained(const FinetuneFlags& flags, bool is_demo);
+
+/// The type of model/: --save_dtype, else the one in which the run computes.
+[[nodiscard]] TensorType saved_type(const FinetuneFlags& flags, const Config& config);
+
+/// `name` of the run in its trace. Model and data outlive the trainer.
+[[nodiscard]] TrainerArgs finetune_args(const FinetuneFlags& flags, const Config& config,
+                                        const Pretrained& pretrained, const FinetuneData& data,
+                                        std::string name);
+
+/// Where a run's trained weights lie. Throws user_error where that is the model it begins with.
+[[nodiscard]] std::string saved_folder(const FinetuneFlags& flags, const Pretrained& pretrained);
+
+}  // namespace tandem

@@ -1,0 +1,31 @@
+// trainer/metrics/run_status.hpp — --status_socket: what a run says of itself while it goes on.
+//
+//   /metrics  the last step's figures, as Prometheus scrapes them
+//   /step     the same as JSON, with how far the run is
+//   /actors   what lives on the rank's loop, what each task waits for and since when
+//
+// Answers are made on the loop's thread, within steps; without the flag nothing of this exists.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/metrics/step_metrics.hpp"
+#include "trainer/metrics/console.hpp"
+
+namespace tandem {
+
+class EventLoop;
+class MetricsWriter;
+class StatusServer;
+
+/// Prometheus' text format, version 0.0.4.
+[[nodiscard]] std::string prometheus_text(const StepMetrics& metrics, const RunProgress& progress);
+[[nodiscard]] std::string step_json(const StepMetrics& metrics, const RunProgress& progress);
+
+/// Serves at `address`, where it is not empty and the rank is the first; "auto" is status.sock in
+/// the run's folder. Says so in a line of the run. The metrics writer outlives it.
+[[nodiscard]] std::unique_ptr<StatusServer> serve_status(EventLoop& loop, std::string address,
+                                                         MetricsWriter& metrics, int rank);
+
+}  // namespace tandem

@@ -1,0 +1,19 @@
+// trainer/program/foreign_flags.hpp — flags of Transformers, TRL, LLaMA-Factory and of DeepSpeed's
+// example that have another name here, or none, and what to give instead.
+//
+// A flag that means the same here is an alias where it is added (--learning_rate) and is not in
+// this table.
+#pragma once
+
+#include <string_view>
+
+namespace tandem {
+
+/// A whole sentence's end for "unknown flag --x; ...": "here it is --lora_r"; empty for any other
+/// name.
+[[nodiscard]] std::string_view foreign_flag_hint(std::string_view flag);
+/// Returns a hint for a value that only another trainer's flag of the same name takes; empty for
+/// any other value.
+[[nodiscard]] std::string_view foreign_value_hint(std::string_view flag, std::string_view value);
+
+}  // namespace tandem

@@ -1,0 +1,16 @@
+// trainer/program/seed_flag.hpp — the flag --seed, alike in every program that has one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace tandem {
+
+/// It takes 0 to 2^64 - 1; another number is a user_error, and none is clamped.
+void add_seed(CLI::App& app, std::uint64_t& seed, const std::string& text);
+
+}  // namespace tandem

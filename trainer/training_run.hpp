@@ -1,0 +1,67 @@
+// trainer/training_run.hpp — what the trainers' loops share: a step's figures, the
+// summary's last part.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "engine/checkpoint/disks.hpp"
+#include "engine/config/config.hpp"
+#include "engine/engine.hpp"
+#include "engine/metrics/step_metrics.hpp"
+#include "engine/metrics/summary.hpp"
+#include "engine/plan/run_plan.hpp"
+#include "engine/types/step_result.hpp"
+#include "trainer/flags/run_flags.hpp"
+#include "trainer/metrics/metrics_writer.hpp"
+#include "trainer/program/resident_set.hpp"
+
+namespace tandem {
+
+/// "runs/NAME-<time>", for runs without --output_dir.
+std::string fresh_output_dir(std::string_view name);
+
+/// Where SIGQUIT leaves what a rank waits for: output_dir/waits-rank0.txt.
+std::string waits_file(const RunFlags& flags, int rank);
+
+/// The engine's figures of a step. `tflops` as the example counts them. Peak memory is asked for
+/// anew every hundredth step where steps are short: the question takes as long as a layer of a
+/// small model.
+StepMetrics metrics_of(const StepResult& result, double epoch, double tflops);
+
+/// The options of a trainer's reports, except for when its lines come and how long the run is.
+MetricsOptions metrics_options(const RunFlags& flags, const Engine& engine,
+                               std::int64_t total_steps);
+
+/// The engine says by the writer what the config's comms_logger, flops_profiler and
+/// wall_clock_breakdown ask for. `metrics` outlives the steps.
+void report_by(MetricsWriter& metrics, Engine& engine);
+/// At the end of training: comms_logger's table, and the files of both blocks. A collective.
+void finish_reports(MetricsWriter& metrics, Engine& engine);
+
+/// The flags' limits for the memory of a run.
+RunLimits run_limits(const RunFlags& flags);
+/// A line where the output folder is not one for all hosts; else empty.
+[[nodiscard]] std::string disks_line(const Disks& disks);
+
+/// output_dir/memory_plan.json.
+void write_plan(const RunPlan& plan, const std::string& output_dir);
+/// "memory   planned for a rank: 812.0 MiB host, ...".
+std::string memory_line(const MemoryPlan& plan);
+
+/// The planned and the actual bytes of a rank, by kind. Beside a GPU pinned memory is the process's
+/// as all other is, and one figure with it; neither figure knows of a GPU's context.
+/// `device_bytes`: the engine's.
+[[nodiscard]] std::map<std::string, MemoryFigure> memory_figures(const MemoryPlan& plan,
+                                                                 DeviceKind device,
+                                                                 const ResidentSet& held,
+                                                                 std::int64_t device_bytes);
+
+/// Fills in what the metrics writer cannot know. `model_tflops`: the model's work over the measured
+/// time, recomputation left out.
+void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& config,
+                      Engine& engine, double model_tflops, const MemoryPlan& plan);
+
+}  // namespace tandem
