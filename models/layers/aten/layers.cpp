@@ -315,21 +315,6 @@ bool takes(std::span<Weight* const> weights) {
 
 void take_always(bool always) noexcept { g_always = always; }
 
-at::Tensor plain_norm(NormKind kind, double eps, const at::Tensor& x, const at::Tensor& weight,
-                      const at::Tensor& bias) {
-  const std::int64_t width = x.size(-1);
-  switch (kind) {
-    case NormKind::kRms:
-      return at::rms_norm(x, {width}, weight, eps);
-    case NormKind::kRmsAroundOne:  // 1 + w is rounded in fp32 alone
-      return at::rms_norm(x.to(at::kFloat), {width}, weight.to(at::kFloat) + 1, eps)
-          .to(x.scalar_type());
-    case NormKind::kLayer:
-      break;
-  }
-  return at::layer_norm(x, {width}, weight, bias, eps);
-}
-
 at::Tensor adapted(const at::Tensor& y, const at::Tensor& x, const Adapters& adapters) {
   if (adapters.empty()) {
     return y;

@@ -28,10 +28,6 @@ namespace tandem::aten {
 /// ways on the CPU by it.
 void take_always(bool always) noexcept;
 
-/// The norm over the last dimension by plain operations; only LayerNorm has a `bias`.
-[[nodiscard]] at::Tensor plain_norm(NormKind kind, double eps, const at::Tensor& x,
-                                    const at::Tensor& weight, const at::Tensor& bias);
-
 /// y plus what the adapters of the layer that made it of x add; x: [rows, in].
 [[nodiscard]] at::Tensor adapted(const at::Tensor& y, const at::Tensor& x,
                                  const Adapters& adapters);

@@ -7,7 +7,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "models/gpu/row_kernels.hpp"
-#include "models/layers/aten/layers.hpp"
 #include "models/layers/fused_op.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
@@ -259,6 +258,21 @@ class Activated final : public FusedOp {
 };
 
 }  // namespace
+
+at::Tensor plain_norm(NormKind kind, double eps, const at::Tensor& x, const at::Tensor& weight,
+                      const at::Tensor& bias) {
+  const std::int64_t width = x.size(-1);
+  switch (kind) {
+    case NormKind::kRms:
+      return at::rms_norm(x, {width}, weight, eps);
+    case NormKind::kRmsAroundOne:  // 1 + w is rounded in fp32 alone
+      return at::rms_norm(x.to(at::kFloat), {width}, weight.to(at::kFloat) + 1, eps)
+          .to(x.scalar_type());
+    case NormKind::kLayer:
+      break;
+  }
+  return at::layer_norm(x, {width}, weight, bias, eps);
+}
 
 at::Tensor linear(const at::Tensor& x, const JoinedWeights& weight, const JoinedWeights& bias,
                   bool input_major) {

@@ -21,6 +21,10 @@ namespace tandem::aten {
 [[nodiscard]] at::Tensor linear(const at::Tensor& x, const JoinedWeights& weight,
                                 const JoinedWeights& bias, bool input_major);
 
+/// The norm over the last dimension by plain operations; only LayerNorm has a `bias`.
+[[nodiscard]] at::Tensor plain_norm(NormKind kind, double eps, const at::Tensor& x,
+                                    const at::Tensor& weight, const at::Tensor& bias);
+
 /// The norm of x over its last dimension, and x for what goes past it, so that one kernel makes the
 /// gradient of both. Only LayerNorm has a `bias`; it, and what is too wide, goes by plain_norm().
 struct Normed {
