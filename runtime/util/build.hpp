@@ -47,6 +47,10 @@ inline constexpr bool kDebugChecks = true;
 
 }  // namespace tandem
 
+/// For a thread's variable on a hot path: code of the library reaches it as the program's own does,
+/// by one load and without a call. (A library that is loaded later has room for a few such words.)
+#define TANDEM_NEAR_THREAD_LOCAL __attribute__((tls_model("initial-exec"))) constinit thread_local
+
 /// A check that costs too much for the hot paths of a release build: on in debug and sanitizer
 /// builds only.
 #define TANDEM_DCHECK(condition, why)       \

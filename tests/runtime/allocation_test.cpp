@@ -204,7 +204,7 @@ TEST_F(Allocation, TrySendFromAnotherThread) {
       block = detail::MessagePool::allocate(sizeof(detail::MessageEnvelope<Put>));
     }
     for (void* block : blocks) {
-      detail::MessagePool::deallocate(block);
+      detail::MessagePool::deallocate(block, sizeof(detail::MessageEnvelope<Put>));
     }
     std::int64_t before = 0;
     for (int i = 0; i < 20'000; ++i) {

@@ -104,7 +104,7 @@ T* make_in_pool(Args&&... args) {
     try {
       return std::construct_at(static_cast<T*>(block), std::forward<Args>(args)...);
     } catch (...) {
-      MessagePool::deallocate(block);
+      MessagePool::deallocate(block, sizeof(T));
       throw;
     }
   }
@@ -116,7 +116,7 @@ void destroy_in_pool(T& object) noexcept {
     delete &object;
   } else {
     std::destroy_at(&object);
-    MessagePool::deallocate(&object);
+    MessagePool::deallocate(&object, sizeof(T));
   }
 }
 
