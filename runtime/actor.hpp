@@ -166,11 +166,10 @@ class Actor {
         // One of the types is the message's: the handlers of all are tried in their order.
         bool found = false;
         do {
-          found = ((envelope->type == &detail::kMessageType<Messages>
-                        ? (co_await dispatch<Messages>(
-                               static_cast<detail::EnvelopeOf<Messages>&>(*envelope)),
-                           true)
-                        : false) ||
+          found = ((envelope->type != &detail::kMessageType<Messages> ? false
+                    : handles_by_task<Messages>()
+                        ? (co_await dispatch<Messages>(*envelope), true)
+                        : (static_cast<void>(dispatch<Messages>(*envelope)), true)) ||
                    ...);
         } while (!found && adopt(*envelope));
         if (++in_row == kMaxInRow) {
@@ -234,7 +233,7 @@ class Actor {
     mailbox_->watchers().tell(reason);
   }
 
-  // dispatch() returns it when the handler has run already.
+  // dispatch() returns it when the handler has run already; it is not awaited.
   using Handled = std::suspend_never;
 
   template <class M>
@@ -261,7 +260,8 @@ class Actor {
   }
 
   template <class M>
-  auto dispatch(detail::EnvelopeOf<M>& envelope) {
+  auto dispatch(detail::Envelope& any) {
+    auto& envelope = static_cast<detail::EnvelopeOf<M>&>(any);
     static_assert(
         handles_deferred<M>() || requires(Self& actor, M m) { actor.handle(std::move(m)); },
         "the actor lacks a public handle() for one of its messages");

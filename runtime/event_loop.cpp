@@ -58,9 +58,9 @@ struct Sleeper {
 }  // namespace
 
 namespace detail {
-constinit thread_local EventLoop* t_loop = nullptr;
+TANDEM_NEAR_THREAD_LOCAL EventLoop* t_loop = nullptr;
 constinit thread_local RunningNames t_running{};
-constinit thread_local std::int64_t t_loop_time_ns = 0;
+TANDEM_NEAR_THREAD_LOCAL std::int64_t t_loop_time_ns = 0;
 constinit thread_local WakeTap* t_wake_tap = nullptr;
 
 bool LoopLink::post(Op& op) noexcept {

@@ -52,7 +52,7 @@ namespace detail {
 class AskTable;
 class ForeignWake;
 class LoopLink;
-extern constinit thread_local EventLoop* t_loop;
+extern TANDEM_NEAR_THREAD_LOCAL EventLoop* t_loop;
 }  // namespace detail
 
 class EventLoop {
@@ -115,6 +115,11 @@ class EventLoop {
   /// Queues `op`; it runs in the order of posting. Never allocates.
   void post(Op& op) noexcept {
     check_here();
+    queue_.push(op);
+  }
+  /// The same for code that runs as one of its operations, or has just looked.
+  void post_here(Op& op) noexcept {
+    TANDEM_DCHECK(detail::t_loop == this, "this is posted by the loop's own thread");
     queue_.push(op);
   }
   /// Ends the process, in words, on a thread that is not the loop's.

@@ -62,14 +62,8 @@ void Scope::report_failures() const noexcept {
   }
 }
 
-// On the loop's thread it is queued; from others it travels through the loop's inbox.
-void Scope::begin(detail::RootTask::promise_type& task) noexcept {
-  task.scope = this;
-  if (EventLoop::current_or_null() == &loop_) [[likely]] {
-    loop_.post(task.start_op);
-    enter(task);
-    return;
-  }
+// The loop does not run, or runs on another thread: then the task travels through its inbox.
+void Scope::begin_elsewhere(detail::RootTask::promise_type& task) noexcept {
   if (loop_.is_owned_here()) {
     loop_.post(task.start_op);
     enter(task);
@@ -111,45 +105,27 @@ void Scope::enter_loop() noexcept {
   registry.first_scope = this;
 }
 
-void Scope::enter(detail::RootTask::promise_type& task) noexcept {
-  task.next_in_scope = first_;
-  task.previous_in_scope = nullptr;
-  if (first_ != nullptr) {
-    first_->previous_in_scope = &task;
-  }
-  first_ = &task;
-  ++running_;
-  if (task.is_owned_actor) [[unlikely]] {
-    ++owned_running_;
-  }
-  empty_.reset();
-  if (trace::enabled()) [[unlikely]] {
-    task.trace_id = trace::detail::next_id();
-    trace::detail::record({.kind = trace::detail::Kind::kTaskBegin,
-                           .name = task.name,
-                           .start_ns = trace::detail::now_ns(),
-                           .id = task.trace_id});
-  }
+void Scope::trace_begin(detail::RootTask::promise_type& task) noexcept {
+  task.trace_id = trace::detail::next_id();
+  trace::detail::record({.kind = trace::detail::Kind::kTaskBegin,
+                         .name = task.name,
+                         .start_ns = trace::detail::now_ns(),
+                         .id = task.trace_id});
 }
 
-void Scope::leave(detail::RootTask::promise_type& task) noexcept {
-  (task.previous_in_scope != nullptr ? task.previous_in_scope->next_in_scope : first_) =
-      task.next_in_scope;
-  if (task.next_in_scope != nullptr) {
-    task.next_in_scope->previous_in_scope = task.previous_in_scope;
-  }
-  if (task.trace_id != 0 && trace::enabled()) [[unlikely]] {
+void Scope::note_left(const detail::RootTask::promise_type& task) noexcept {
+  if (task.trace_id != 0 && trace::enabled()) {
     trace::detail::record({.kind = trace::detail::Kind::kTaskEnd,
                            .name = task.name,
                            .start_ns = trace::detail::now_ns(),
                            .id = task.trace_id});
   }
-  if (task.is_owned_actor) [[unlikely]] {
+  if (task.is_owned_actor) {
     --owned_running_;
   }
-  if (--running_ == 0 || planted(Bug::kJoinTooEarly)) {
+  if (running_ == 0 || planted(Bug::kJoinTooEarly)) {
     empty_.set();
-  } else if (owned_running_ != 0 && joining_) [[unlikely]] {
+  } else if (owned_running_ != 0 && joining_) {
     close_next_owned();
   }
 }
@@ -214,14 +190,8 @@ std::string Scope::describe() const {
   return text;
 }
 
-bool detail::LeaveScope::await_suspend(std::coroutine_handle<RootTask::promise_type> self) {
-  RootTask::promise_type& task = self.promise();
-  TANDEM_CHECK_FOR(task.name, &task.scope->loop() == t_loop, kResumedElsewhere);
-  if (error != nullptr) {
-    task.scope->fail(task.name, std::move(error));
-  }
-  task.scope->leave(task);
-  return false;
+void detail::LeaveScope::fail(RootTask::promise_type& task) {
+  task.scope->fail(task.name, std::move(error));
 }
 
 }  // namespace tandem

@@ -30,7 +30,9 @@
 #include "runtime/event_loop.hpp"
 #include "runtime/stop_token.hpp"
 #include "runtime/task.hpp"
+#include "runtime/trace.hpp"
 #include "runtime/util/name.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -127,6 +129,7 @@ class Scope {
   detail::RootTask::promise_type& spawn_task(Name name, bool is_owned_actor, Factory factory,
                                              Args... args);
   void begin(detail::RootTask::promise_type& task) noexcept;
+  void begin_elsewhere(detail::RootTask::promise_type& task) noexcept;
   void join_while_unwinding() noexcept;
   void report_failures() const noexcept;
   // While it is joined: closes the newest of the owned actors that have not ended, if nothing else
@@ -134,6 +137,8 @@ class Scope {
   void close_next_owned() noexcept;
   void enter(detail::RootTask::promise_type& task) noexcept;
   void leave(detail::RootTask::promise_type& task) noexcept;
+  void trace_begin(detail::RootTask::promise_type& task) noexcept;
+  void note_left(const detail::RootTask::promise_type& task) noexcept;
   void enter_loop() noexcept;
 
   EventLoop& loop_;
@@ -163,6 +168,46 @@ class Scope::EmptyAwaiter : public Event::Awaiter {
 
 inline Scope::EmptyAwaiter Scope::empty(StopToken stop) noexcept { return {empty_, stop}; }
 
+// Every task begins and ends by these three, so they are inline; the rest of the work is not.
+inline void Scope::begin(detail::RootTask::promise_type& task) noexcept {
+  task.scope = this;
+  if (EventLoop::current_or_null() == &loop_) [[likely]] {
+    loop_.post_here(task.start_op);
+    enter(task);
+  } else {
+    begin_elsewhere(task);
+  }
+}
+
+inline void Scope::enter(detail::RootTask::promise_type& task) noexcept {
+  task.next_in_scope = first_;
+  if (first_ != nullptr) {
+    first_->previous_in_scope = &task;
+  }
+  first_ = &task;
+  ++running_;
+  if (task.is_owned_actor) [[unlikely]] {
+    ++owned_running_;
+  }
+  empty_.reset();
+  if (trace::enabled()) [[unlikely]] {
+    trace_begin(task);
+  }
+}
+
+inline void Scope::leave(detail::RootTask::promise_type& task) noexcept {
+  (task.previous_in_scope != nullptr ? task.previous_in_scope->next_in_scope : first_) =
+      task.next_in_scope;
+  if (task.next_in_scope != nullptr) {
+    task.next_in_scope->previous_in_scope = task.previous_in_scope;
+  }
+  --running_;
+  if (running_ == 0 || owned_running_ != 0 || task.trace_id != 0 || planted(Bug::kJoinTooEarly))
+      [[unlikely]] {
+    note_left(task);
+  }
+}
+
 namespace detail {
 
 /// The last await of a spawned task: it tells the scope, and goes on to the end.
@@ -170,8 +215,17 @@ struct LeaveScope {
   std::exception_ptr error;
 
   bool await_ready() const noexcept { return false; }
-  bool await_suspend(std::coroutine_handle<RootTask::promise_type> self);
+  bool await_suspend(std::coroutine_handle<RootTask::promise_type> self) {
+    RootTask::promise_type& task = self.promise();
+    TANDEM_CHECK_FOR(task.name, &task.scope->loop() == t_loop, kResumedElsewhere);
+    if (error != nullptr) [[unlikely]] {
+      fail(task);
+    }
+    task.scope->leave(task);
+    return false;
+  }
   void await_resume() const noexcept {}
+  void fail(RootTask::promise_type& task);
 };
 
 /// The scope that a coroutine runs in; null: none.
@@ -227,7 +281,9 @@ detail::RootTask::promise_type& Scope::spawn_task(Name name, bool is_owned_actor
                                                   Args... args) {
   detail::RootTask task = detail::run_spawned(std::move(factory), std::move(args)...);
   task.set_name(name.c_str());
-  task.promise().is_owned_actor = is_owned_actor;
+  if (is_owned_actor) {
+    task.promise().is_owned_actor = true;
+  }
   begin(task.promise());
   return task.promise();
 }

@@ -34,7 +34,7 @@ namespace detail {
 struct LeaveScope;
 /// The time of this thread's loop when it last looked at its clock: what a co_await is stamped
 /// with.
-extern constinit thread_local std::int64_t t_loop_time_ns;
+extern TANDEM_NEAR_THREAD_LOCAL std::int64_t t_loop_time_ns;
 }  // namespace detail
 
 /// The runtime's knowledge of a suspended coroutine: the links and names from which an await chain

@@ -7,7 +7,7 @@
 namespace tandem {
 
 namespace detail {
-constinit thread_local FrameRecycler* t_recycler = nullptr;
+TANDEM_NEAR_THREAD_LOCAL FrameRecycler* t_recycler = nullptr;
 }
 
 FrameRecycler::~FrameRecycler() {

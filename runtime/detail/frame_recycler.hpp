@@ -24,7 +24,7 @@ namespace tandem {
 
 class FrameRecycler;
 namespace detail {
-extern constinit thread_local FrameRecycler* t_recycler;
+extern TANDEM_NEAR_THREAD_LOCAL FrameRecycler* t_recycler;
 }
 
 class FrameRecycler {

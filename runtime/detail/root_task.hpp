@@ -24,7 +24,7 @@ class EventLoop;
 
 namespace detail {
 
-extern constinit thread_local EventLoop* t_loop;
+extern TANDEM_NEAR_THREAD_LOCAL EventLoop* t_loop;
 
 /// Resumes a coroutine on the loop it is posted to.
 struct ResumeOp : Op {

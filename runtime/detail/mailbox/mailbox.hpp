@@ -77,9 +77,9 @@ class Mailbox {
       note(envelope, share);
     }
   }
-  void deliver(Envelope& envelope) noexcept {
+  [[gnu::always_inline]] void deliver(Envelope& envelope) noexcept {
     EventLoop* const loop = loop_.load(std::memory_order_acquire);
-    if (loop != nullptr && loop == EventLoop::current_or_null()) [[likely]] {
+    if (loop == EventLoop::current_or_null() && loop != nullptr) [[likely]] {
       accept(envelope);
     } else {
       deliver_elsewhere(envelope, loop);
@@ -202,7 +202,7 @@ class Mailbox {
       return;
     }
     queue_.push(envelope);
-    wake_actor();
+    wake_actor_here();
   }
   /// The actor will not get it: the envelope is returned, its credit given back.
   void return_accepted(Envelope& envelope, Undelivered why) noexcept;
@@ -271,11 +271,18 @@ class Mailbox {
 
   void wake_actor() noexcept {
     if (waiting_) {
+      loop_.load(std::memory_order_relaxed)->check_here();
+    }
+    wake_actor_here();
+  }
+  // The same where the caller runs on the loop's thread for certain.
+  void wake_actor_here() noexcept {
+    if (waiting_) {
       waiting_ = false;
       if (planted(Bug::kLostWakeUp) && depth() > 1) {
         return;
       }
-      loop_.load(std::memory_order_relaxed)->post(resume_);
+      loop_.load(std::memory_order_relaxed)->post_here(resume_);
     }
   }
   [[nodiscard]] bool has_messages() const noexcept { return !queue_.empty() || !control_.empty(); }
