@@ -12,6 +12,8 @@
 //       can be stopped
 // Every signature is taken: void(), void(values...), void(error_code, values...) and
 // void(exception_ptr, values...), which throws the exception (asio::co_spawn of an awaitable).
+// A value is moved or copied here, unless the signature says T&: then the await gives the reference
+// to what the handler was called with, which lives until then.
 // Adapters take the token as well: as_tuple(use_task), redirect_error(use_task, error).
 // Thread rule: the loop's thread. An Asio object on another io_context than loop.reactor() works
 // without a stop token, which is not passed between threads.
@@ -76,23 +78,48 @@ class CancelSignal {
   Kept* kept_;
 };
 
+template <class Result>
+inline constexpr bool kIsAsioError =
+    std::is_same_v<std::remove_cvref_t<Result>, asio::error_code> ||
+    std::is_same_v<std::remove_cvref_t<Result>, std::exception_ptr>;
+/// How the await holds a result: a T& as it is, all else by value (a const T& may be a temporary).
+template <class Result>
+using HeldResult = std::conditional_t<std::is_lvalue_reference_v<Result> &&
+                                          !std::is_const_v<std::remove_reference_t<Result>> &&
+                                          !kIsAsioError<Result>,
+                                      Result, std::decay_t<Result>>;
+
 /// How an operation's signature says that it failed.
 struct NoAsioError {};
 
+/// The values of an operation, and what an await of it returns: nothing, the one, or all.
 template <class... Results>
-struct AsioSignature {
+struct AsioValues {
+  using Values = std::tuple<Results...>;
+  using Plain = Values;
+};
+template <class Result>
+struct AsioValues<Result> {
+  using Values = std::tuple<Result>;
+  using Plain = Result;
+};
+template <>
+struct AsioValues<> {
+  using Values = std::tuple<>;
+  using Plain = void;
+};
+
+template <class... Results>
+struct AsioSignature : AsioValues<Results...> {
   using Error = NoAsioError;
-  using Values = std::tuple<Results...>;
 };
 template <class... Results>
-struct AsioSignature<asio::error_code, Results...> {
+struct AsioSignature<asio::error_code, Results...> : AsioValues<Results...> {
   using Error = asio::error_code;
-  using Values = std::tuple<Results...>;
 };
 template <class... Results>
-struct AsioSignature<std::exception_ptr, Results...> {
+struct AsioSignature<std::exception_ptr, Results...> : AsioValues<Results...> {
   using Error = std::exception_ptr;
-  using Values = std::tuple<Results...>;
 };
 
 /// Whether a cancellation broke the operation off.
@@ -133,7 +160,7 @@ class AsioAwaiter {
         },
         std::move(arguments_));
   }
-  auto await_resume() {
+  decltype(auto) await_resume() {
     if (thrown_ != nullptr) {
       std::rethrow_exception(thrown_);
     }
@@ -213,7 +240,7 @@ class AsioAwaiter {
     loop_->post_from_any_thread(resume_);
   }
 
-  auto plain() {
+  auto plain() -> typename Signature::Plain {
     if constexpr (kValues == 1) {
       return std::get<0>(std::move(*values_));
     } else if constexpr (kValues > 1) {
@@ -272,7 +299,7 @@ class asio::async_result<tandem::UseTask<kThrows>, void(Results...)> {
   static auto initiate(Initiation initiation, tandem::UseTask<kThrows> token,
                        Arguments&&... arguments) {
     using Tuple = std::tuple<std::decay_t<Arguments>...>;
-    using Signature = tandem::detail::AsioSignature<std::decay_t<Results>...>;
+    using Signature = tandem::detail::AsioSignature<tandem::detail::HeldResult<Results>...>;
     return tandem::detail::AsioAwaiter<kThrows, Initiation, Tuple, Signature>(
         token.stop, std::move(initiation), Tuple(std::forward<Arguments>(arguments)...));
   }

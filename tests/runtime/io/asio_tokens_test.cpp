@@ -81,6 +81,45 @@ TEST(AsioTokens, EverySignatureGivesItsValues) {
   });
 }
 
+// Its handler is called with `thing` itself.
+template <class Signature, class Thing, class Token>
+auto refer_to(Thing& thing, Token token) {
+  return asio::async_initiate<Token, Signature>(
+      [](auto handler, Thing* at) {
+        asio::post(EventLoop::current().reactor(), [handler = std::move(handler), at]() mutable {
+          if constexpr (std::is_same_v<Signature, void(asio::error_code, Thing&)>) {
+            std::move(handler)(asio::error_code(), *at);
+          } else {
+            std::move(handler)(*at);
+          }
+        });
+      },
+      token, &thing);
+}
+
+TEST(AsioTokens, AReferenceIsGivenAsOne) {
+  EventLoop loop;
+  std::unique_ptr<int> owner = std::make_unique<int>(7);  // no copy of it can be made
+  const std::string text = "text";
+  loop.run(
+      [](std::unique_ptr<int>* at, const std::string* read) -> Task<> {
+        using Owner = std::unique_ptr<int>;
+        Owner& plain = co_await refer_to<void(Owner&)>(*at, use_task);
+        EXPECT_EQ(&plain, at);
+        Owner& behind_error = co_await refer_to<void(asio::error_code, Owner&)>(*at, use_task);
+        EXPECT_EQ(&behind_error, at);
+        const auto [error, beside_error] =
+            co_await refer_to<void(asio::error_code, Owner&)>(*at, use_task_result);
+        EXPECT_FALSE(error);
+        EXPECT_EQ(&beside_error, at);
+        // What cannot be changed may be a temporary of the operation's: it is copied.
+        auto&& copied = co_await refer_to<void(const std::string&)>(*read, use_task);
+        static_assert(std::is_same_v<decltype(copied), std::string&&>);
+        EXPECT_EQ(copied, "text");
+      },
+      &owner, &text);
+}
+
 TEST(AsioTokens, AnExceptionIsThrownAsItIs) {
   EventLoop loop;
   EXPECT_THROW(loop.run([]() -> Task<> {
