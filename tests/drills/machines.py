@@ -12,7 +12,8 @@ it; where the restriction forbids what a test needs, the test skips with a line 
                                          and that it passes as the machine is
     tests/drills/machines.py --quick     a few suites of each layer under each restriction, and plans under five rates
     tests/drills/machines.py --only avx2 umask
-    tests/drills/machines.py --rates 1e9 5e9 1e10     all tests, the long ones too, at these rates of every key
+    tests/drills/machines.py --rates 1e9 5e9 1e10     all tests, the long ones too, at the first of these rates of every key;
+                                         those of them that read a rate at each of the others, too
 
 Some restrictions need root (a /dev/shm of 64 MiB, another user); they are named where they cannot be had. The table goes
 to standard error; the last line of the output is the summary, one JSON object; exit code 1 where a test fails.
@@ -209,10 +210,19 @@ class Tests:
         return results, time.monotonic() - began
 
     def no_longer_than(self, seconds):
-        """ctest's flags for the tests that took no longer in the last run; ctest knows a list of tests by their numbers."""
+        """ctest's flags for the tests that took no longer in the last run."""
+        return self.only(lambda test: self.seconds.get(test["name"], math.inf) <= seconds)
+
+    def those_that_read(self, readers):
+        """ctest's flags for the tests whose commands stand in the file (tests/support/process/own_folder.hpp), and for the
+        pages' commands, which have a home of their own."""
+        commands = {tuple(line.split("\0")[:-1]) for line in readers.read_text(encoding="utf-8").split("\n")}
+        return self.only(lambda test: tuple(test.get("command", ())) in commands or test["name"] == "readme")
+
+    def only(self, wanted):
+        """ctest's flags for some tests; ctest knows a list of tests by their numbers."""
         told = subprocess.run(["ctest", "--test-dir", self.folder, "--show-only=json-v1"], text=True, stdout=subprocess.PIPE, check=True)
-        names = [test["name"] for test in json.loads(told.stdout)["tests"]]
-        numbers = [str(at) for at, name in enumerate(names, 1) if self.seconds.get(name, math.inf) <= seconds]
+        numbers = [str(at) for at, test in enumerate(json.loads(told.stdout)["tests"], 1) if wanted(test)]
         chosen = self.folder / "chosen"
         chosen.write_text(",".join(["0", "0", "0", *numbers]))
         return "-I", chosen
@@ -255,6 +265,9 @@ def main():
         temporary.mkdir()
         temporary.chmod(0o1777)
         tests = Tests(options.build.resolve(), folder)
+        readers, reading = folder / "readers", None
+        readers.touch()
+        readers.chmod(0o666)
         chosen = [] if options.rates else list(makers(folder).items())
         plans = [(label, lambda rate=rate, which=which: {"variables": {"TANDEM_TEST_RATE": f"{rate:.6g}"}, "tests": which})
                  for label, rate, which in rates_of(options)]
@@ -268,6 +281,9 @@ def main():
                 continue
             try:
                 given = make()
+                if options.rates:
+                    given["tests"] = reading or ()
+                    given["variables"] |= {} if reading else {"TANDEM_TEST_RATE_READERS": str(readers)}
                 restriction = Restriction(label, **({"tests": whole} | given))
                 results, seconds = tests.run(restriction, temporary, options.parallel, show)
             except Absent as why:
@@ -277,6 +293,8 @@ def main():
             rows.append((label, results))
             if label == AS_IT_IS and not options.quick:
                 whole = tests.no_longer_than(options.longest)
+            if options.rates:
+                reading = reading or tests.those_that_read(readers)
             print(f"{label:28} passed {count(results, 'passed'):5}  failed {count(results, 'failed'):3}  "
                   f"skipped {count(results, 'skipped'):4}  {seconds:6.0f} s", file=sys.stderr, flush=True)
             for test, (status, _) in results.items():

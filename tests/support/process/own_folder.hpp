@@ -9,6 +9,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 namespace tandem::test {
 
@@ -17,6 +18,8 @@ class OwnFolder {
   /// Makes the folder in $TMPDIR, else in /tmp, and sets the environment. Ends the process with a
   /// line where it cannot be made. $TANDEM_TEST_RATE: the rate, in bytes or operations a second.
   /// $TANDEM_TEST_HOME=given: HOME and the caches stay as the caller has set them.
+  /// $TANDEM_TEST_RATE_READERS: a file to which the destructor appends this process's command, its
+  /// arguments apart by zeros, where the rates were read.
   OwnFolder();
   ~OwnFolder();
   OwnFolder(const OwnFolder&) = delete;
@@ -26,6 +29,7 @@ class OwnFolder {
 
  private:
   std::filesystem::path path_;
+  std::string readers_;  // empty: it is not said
 };
 
 }  // namespace tandem::test
