@@ -73,9 +73,12 @@ struct Shown {
 /// together; the first of them begins the window, so that each rank's is in it.
 Shown shown_by_all(Engine& engine) {
   const trace::Kept own = trace::kept();
-  const std::int64_t since = std::ranges::max(of_all_ranks(engine, own.since_ns));
-  const std::int64_t until = std::ranges::min(of_all_ranks(engine, own.until_ns));
   const bool cut = std::ranges::max(of_all_ranks(engine, own.dropped ? 1 : 0)) == 1;
+  // Where nothing was cut, each rank has all of the steps: the first begins and the last ends them.
+  const std::vector<std::int64_t> begins = of_all_ranks(engine, own.since_ns);
+  const std::vector<std::int64_t> ends = of_all_ranks(engine, own.until_ns);
+  const std::int64_t since = cut ? std::ranges::max(begins) : std::ranges::min(begins);
+  const std::int64_t until = cut ? std::ranges::min(ends) : std::ranges::max(ends);
   Shown shown{.window = {since, until}, .cut = cut};
   const auto whole = std::ranges::find_if(
       own.steps, [since](const trace::StepMark& step) { return step.at_ns >= since; });

@@ -142,7 +142,8 @@ std::string summary_json(const RunSummary& s) {
   json.key("step_time_s").begin_object();
   json.field("median", s.step_time_s.median).field("p10", s.step_time_s.p10);
   json.field("p90", s.step_time_s.p90).end_object();
-  json.field("tokens_per_s", s.tokens_per_s).field("tflops", s.tflops).field("mfu", s.mfu);
+  json.field("tokens_per_s", s.tokens_per_s).field("tflops", s.tflops).key("mfu");
+  s.mfu > 0 ? json.value(s.mfu) : json.value(nullptr);  // null: none was taken
   json.field("peak_tflops", s.peak_tflops);
   json.field("overlap_efficiency", s.overlap_efficiency);
   json.field("optimizer_s", s.optimizer_s);
@@ -188,8 +189,11 @@ std::string summary_text(const RunSummary& s) {
   text += fmt::format("  busy        {:.0f} % of a step the busiest resource works\n",
                       s.overlap_efficiency * 100);
   text +=
-      fmt::format("  optimizer   works {:.2f} ms of a step, which stands still {:.2f} ms for it\n",
-                  s.optimizer_s * kMsPerS, s.exposed_optimizer_s * kMsPerS);
+      fmt::format("  optimizer   works {:.2f} ms of a step, which stands still {:.2f} ms for it{}\n",
+                  s.optimizer_s * kMsPerS, s.exposed_optimizer_s * kMsPerS,
+                  s.exposed_optimizer_s > s.optimizer_s
+                      ? ", waits for its turn and for gradients among it"
+                      : "");
   const double hidden_s = s.optimizer_s - s.exposed_optimizer_s;
   if (hidden_s > 0 && s.step_time_s.median > 0) {
     text += fmt::format("  gained      a step that waits for its optimizer takes {:.1f} % longer\n",

@@ -2,8 +2,11 @@
 // end.
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <sstream>
 #include <string>
+
+#include <unistd.h>
 
 #include "runtime/util/error.hpp"
 #include "tests/examples/trainer_fixture.hpp"
@@ -130,6 +133,25 @@ TEST(Progress, ModesByName) {
   EXPECT_EQ(progress_mode_of("lines"), ProgressMode::kLines);
   EXPECT_EQ(progress_mode_of("off"), ProgressMode::kOff);
   EXPECT_THROW(static_cast<void>(progress_mode_of("line")), Error);
+}
+
+TEST(Progress, LinesFitTheTerminalOfALauncher) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe(ends), 0);
+  std::FILE* const file = ::fdopen(ends[1], "w");
+  ::setenv("TANDEM_COLUMNS", "56", 1);
+  Console(ProgressMode::kLines, 300, 1, file, file).step({.step = 7, .loss = 1});
+  ::setenv("TANDEM_COLUMNS", "no number", 1);
+  Console(ProgressMode::kLines, 300, 1, file, file).step({.step = 8, .loss = 1});
+  ::unsetenv("TANDEM_COLUMNS");
+  std::fclose(file);
+  std::string text(10'000, '\0');
+  text.resize(static_cast<std::size_t>(::read(ends[0], text.data(), text.size())));
+  ::close(ends[0]);
+  const std::size_t first = text.find('\n');
+  EXPECT_LE(first, 56U) << text;
+  EXPECT_THAT(text.substr(0, first), AllOf(HasSubstr("Step    7"), HasSubstr("| of 300, left ")));
+  EXPECT_GT(text.size() - first, 80U) << "no terminal is known: nothing is cut";
 }
 
 TEST(Progress, LinesSayWhatRemainsWhereThereIsNoBar) {

@@ -15,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <pty.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -129,6 +130,32 @@ TEST(Launch, ThePortIsKeptForRankZero) {
   ::close(rank_0);
   ::kill(run.process, SIGTERM);
   EXPECT_EQ(run.wait(), 128 + SIGTERM);
+}
+
+// A rank's line and its prefix have room in a line of the terminal; a log has whole lines.
+TEST(Launch, RanksKnowTheTerminalsColumns) {
+  const std::string folder = fmt::format("{}/wide-logs", ::testing::TempDir());
+  for (const bool logs : {false, true}) {
+    winsize size{.ws_row = 20, .ws_col = 72, .ws_xpixel = 0, .ws_ypixel = 0};
+    int terminal = -1;
+    const pid_t process = ::forkpty(&terminal, nullptr, nullptr, &size);
+    if (process == 0) {
+      const std::string own = TANDEM_BIN_DIR "/launch_alone";
+      ::execl(own.c_str(), own.c_str(), "launch", "-n", "1", logs ? "--log_dir" : "--grace_s",
+              logs ? folder.c_str() : "30", "--", "/bin/sh", "-c",
+              "echo columns=${TANDEM_COLUMNS:-none}", nullptr);
+      ::_exit(127);
+    }
+    std::string text;
+    char buffer[256];
+    for (ssize_t got = 0; (got = ::read(terminal, buffer, sizeof(buffer))) > 0;) {
+      text.append(buffer, static_cast<std::size_t>(got));
+    }
+    ::close(terminal);
+    ::waitpid(process, nullptr, 0);
+    EXPECT_THAT(text, HasSubstr(logs ? "columns=none" : "columns=68"));
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Launch, LinesComeWholeAndIntoLogs) {

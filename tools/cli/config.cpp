@@ -54,7 +54,7 @@ int run_config(int argc, char** argv) {
   if (!flags.dtype.empty()) {
     require_one_of("--dtype", flags.dtype, {"fp32", "bf16", "fp16"});
   }
-  AutoSources sources{.batch_required = true};
+  AutoSources sources{.trainer_defaults = true};
   if (!flags.model_name.empty()) {
     sources.hidden_size = read_hf_config(resolve_model_folder(flags.model_name)).hidden_size;
   }
@@ -63,6 +63,11 @@ int run_config(int argc, char** argv) {
   fmt::print("{}\n", resolved_json(config));
   for (const std::string& line : report_lines(config)) {
     fmt::print("{}\n", one_line(line));
+  }
+  if (config.batch.train_batch_size == 0) {
+    fmt::print(
+        "note     no batch size is given, so it is 0 above; ./tandem train needs --batch_size, or "
+        "train_micro_batch_size_per_gpu in this file\n");
   }
   if (config.optimizer.rate() == 0) {
     fmt::print(

@@ -38,7 +38,9 @@ namespace {
 namespace fs = std::filesystem;
 using simdjson::dom::element;
 
-constexpr std::size_t kCurveColumns = 60;
+constexpr std::size_t kCurveColumns = 60;  // at most
+constexpr std::size_t kUsualColumns = 100;
+constexpr std::string_view kIndent = "          ";
 constexpr std::size_t kMostLine = std::size_t{1} << 20;
 
 /// The records of metrics.jsonl, read on from where it was left.
@@ -115,11 +117,15 @@ class Steps {
   std::shared_ptr<simdjson::dom::parser> parser_ = std::make_shared<simdjson::dom::parser>();
 };
 
-/// Means of equal shares of the steps, one character each, from the least to the most.
-std::string curve(const std::vector<double>& losses) {
+/// Means of equal shares of the steps, one character each, from the least to the most, and these;
+/// at most `width` columns.
+std::string curve(const std::vector<double>& losses, std::size_t width) {
+  constexpr std::size_t kOfRange = 22;  // "  12.3456 to 23.4567"
+  constexpr std::size_t kLeast = 8;
   constexpr std::array kBars = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   std::vector<double> means;
-  const std::size_t columns = std::min(kCurveColumns, losses.size());
+  const std::size_t room = std::max(kLeast, width - std::min(width, kOfRange));
+  const std::size_t columns = std::min({kCurveColumns, losses.size(), room});
   for (std::size_t c = 0; c < columns; ++c) {
     double sum = 0;
     std::size_t count = 0;
@@ -195,7 +201,9 @@ std::string frame(const std::string& run, const Steps& steps, const std::string&
                         std::isfinite(steps.eval_loss)
                             ? fmt::format(", of the last evaluation {:.4f}", steps.eval_loss)
                             : "");
-    text += fmt::format("          {}\n", curve(steps.losses));
+    const std::size_t width = shown_columns(stdout).value_or(kUsualColumns);
+    text += fmt::format("{}{}\n", kIndent,
+                        curve(steps.losses, width - std::min(width, kIndent.size())));
     text += fmt::format("rate      {:.3e}, {:.0f} tokens/s\n", steps.lr, steps.tokens_per_s);
     text +=
         fmt::format("memory    {} host{}\n", size_text(steps.host_bytes),

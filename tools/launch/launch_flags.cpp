@@ -18,6 +18,7 @@
 #include "tools/launch/node.hpp"
 #include "tools/launch/node_link.hpp"
 #include "tools/launch/output.hpp"
+#include "tools/launch/rank_process.hpp"
 
 namespace tandem {
 namespace {
@@ -158,6 +159,13 @@ int run_on_hosts(const LaunchFlags& flags, std::vector<std::string> command) {
     options.variables.push_back(std::move(variable));
   }
   options.first_world = ranks_of(options.hosts);
+  const std::size_t prefix =
+      std::ranges::max(options.hosts, {}, [](const HostSlots& host) { return host.name.size(); })
+          .name.size() +
+      fmt::format("[:{}] ", options.first_world - 1).size();
+  if (const int columns = columns_beside(prefix); columns > 0 && flags.log_dir.empty()) {
+    options.variables.emplace_back("TANDEM_COLUMNS", std::to_string(columns));
+  }
   check_descriptors(options.hosts.size());
   return repeat(
       {.most = flags.max_restarts,

@@ -169,16 +169,22 @@ void Launcher::start(int local, const RankPlaces& places, const std::vector<int>
   }
   rank.flight = flight::make_ring_file();
   rank.ring = flight::map_ring(rank.flight);
+  const std::string prefix = options_.host.empty() ? fmt::format("[{}] ", number)
+                                                   : fmt::format("[{}:{}] ", options_.host, number);
+  auto variables = rank_variables(places, local);
+  // A log has whole lines.
+  if (const int columns = columns_beside(prefix.size());
+      columns > 0 && options_.settings.log_dir.empty()) {
+    variables.emplace_back("TANDEM_COLUMNS", std::to_string(columns));
+  }
   const ChildProcess made = start_child({.command = options_.settings.command,
-                                         .variables = rank_variables(places, local),
+                                         .variables = std::move(variables),
                                          .cores = cores,
                                          .flight = rank.flight,
                                          .mark = signals_.mark(),
                                          .dies_first = true});
   rank.process = made.process;
   rank.runs = true;
-  const std::string prefix = options_.host.empty() ? fmt::format("[{}] ", number)
-                                                   : fmt::format("[{}:{}] ", options_.host, number);
   rank.lines = std::make_unique<OutputRelay>(
       made.output, made.errors,
       [this, index = ranks_.size() - 1, prefix](int to, std::string_view line) {

@@ -13,6 +13,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -131,6 +132,12 @@ ChildProcess start_child(const ChildStart& start) {
   }
   return {process, output.release(0), errors.release(0),
           start.is_written_to ? input.release(1) : -1};
+}
+
+int columns_beside(std::size_t prefix) {
+  winsize size{};
+  const bool has = ::isatty(1) == 1 && ::ioctl(1, TIOCGWINSZ, &size) == 0;
+  return has ? std::max(0, size.ws_col - static_cast<int>(prefix)) : 0;
 }
 
 std::vector<std::pair<std::string, std::string>> rank_variables(const RankPlaces& places,

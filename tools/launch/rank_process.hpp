@@ -55,6 +55,9 @@ struct RankPlaces {
   int port = 0;
   std::string secret;
 };
+/// Of this process's terminal, the columns that are left beside a prefix; 0: it has none.
+[[nodiscard]] int columns_beside(std::size_t prefix);
+
 /// The variables that torchrun would give this host's rank `local`, and the run's secret.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> rank_variables(
     const RankPlaces& places, int local);

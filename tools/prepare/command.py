@@ -15,7 +15,7 @@ from prepare.tokenizer import Tokenizer
 
 BATCH_RECORDS = 512
 MOST_NAMED = 20
-FORMATS = ["auto", "alpaca", "messages", "sharegpt", "prompt", "text", "tokens"]
+FORMATS = ["auto", "alpaca", "alpaca_chat", "messages", "sharegpt", "prompt", "text", "tokens"]
 LOSSES = ["all", "assistant", "completion"]
 
 

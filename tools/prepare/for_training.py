@@ -1,4 +1,4 @@
-"""Before ./tandem train and inspect: data that the program does not read itself becomes a token file in the cache.
+"""Before ./tandem train, inspect and launch: data that the program does not read itself becomes a token file in the cache.
 
 The program is then run with that file in the data's place. The cache's key is everything that the file depends on: the
 contents of the data, of the tokenizer's files, of the templates and of this code, and the flags. Nothing beyond Python
@@ -169,9 +169,22 @@ def prepared_arguments(arguments, check=lambda arguments: None):
         return arguments
 
 
+def command_of_launch(arguments):
+    """(`launch` and its flags, the program behind them, the program's arguments), where the trainer is started on this
+    host alone: the cache of another host has no such token file. Else None."""
+    if arguments[:1] != ["launch"] or "--" not in arguments:
+        return None
+    at = arguments.index("--") + 1
+    own, command = arguments[:at], arguments[at:]
+    on_hosts = any(word.startswith(("--host", "-H")) for word in own)
+    return (own, command[0], command[1:]) if command and Path(command[0]).name == TRAINER and not on_hosts else None
+
+
 def run():
     program, *arguments = sys.argv[1:]
-    arguments = prepared_arguments(arguments, lambda found: check_flags(program, found))
+    own, trainer, of_trainer = command_of_launch(arguments) or ([], program, arguments)
+    found = prepared_arguments(of_trainer, lambda changed: check_flags(trainer, changed))
+    arguments = [*own, trainer, *found] if own else found
     sys.stdout.flush()
     os.execv(program, [program, *arguments])
 

@@ -68,6 +68,25 @@ def chat(record, name):
     return Chat(turns, tools_of(record), learnt, -1, variables_of(record), strange_roles(given, name))
 
 
+def alpaca_chat(record):
+    """LLaMA-Factory's instructions: the pairs of "history" come first, "input" is a line below the instruction."""
+    instruction, given, output = string(record, "instruction"), string(record, "input", optional=True), string(record, "output")
+    turns = [*pairs_of_history(record), ("\n".join(text for text in (instruction, given) if text), output)]
+    given = [{"role": role, "content": text} for pair in turns for role, text in zip(("user", "assistant"), pair)]
+    made, learnt = with_system(given, [True] * len(given), system_of(record))
+    return Chat(made, tools_of(record), learnt, -1, variables_of(record), [])
+
+
+def pairs_of_history(record):
+    pairs = from_text(record.get("history"), "[") or []
+    if not isinstance(pairs, list):
+        raise Refused(f'"history" is {kind(pairs)}, a list of pairs of texts is needed')
+    for number, pair in enumerate(pairs, 1):
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(text, str) for text in pair)):
+            raise Refused(f'entry {number} of "history" is no pair of texts: what was asked, and what was answered')
+    return pairs
+
+
 def prompt(record):
     first, second = record.get("prompt"), record.get("completion")
     if isinstance(first, str) and isinstance(second, str) and not first.lstrip().startswith('[{"'):
@@ -176,10 +195,11 @@ FORMATS = {
     "sharegpt": (sharegpt, {"conversations"}),
     "prompt": (prompt, {"prompt", "completion"}),
     "alpaca": (alpaca, {"instruction", "output"}),
+    "alpaca_chat": (alpaca_chat, {"instruction", "output"}),
     "text": (text, {"text"}),
 }
 # The part of each that is learnt without --loss_on.
-LEARNT = {"tokens": "labels", "messages": "assistant", "sharegpt": "assistant", "prompt": "completion", "alpaca": "completion", "text": "all"}
+LEARNT = {"tokens": "labels", "messages": "assistant", "sharegpt": "assistant", "prompt": "completion", "alpaca": "completion", "alpaca_chat": "assistant", "text": "all"}
 
 
 def detect(record):
@@ -187,9 +207,10 @@ def detect(record):
     if isinstance(record.value, dict):
         for name, (_, needed) in FORMATS.items():
             if needed <= record.value.keys():
-                return name
+                is_chat = name == "alpaca" and not all(members.is_empty(record.value.get(member)) for member in ("system", "history"))
+                return "alpaca_chat" if is_chat else name
     has = ", ".join(record.value) if isinstance(record.value, dict) else kind(record.value)
-    wanted = "; ".join(f"{name}: {' and '.join(sorted(needed))}" for name, (_, needed) in FORMATS.items())
+    wanted = "; ".join(f"{name}: {' and '.join(sorted(needed))}" for name, (_, needed) in FORMATS.items() if name != "alpaca_chat")
     raise UserError(f"[prepare] {record.place} is of no known format (it has {has}); {wanted}; other names are given by --columns instruction=question,output=answer")
 
 

@@ -16,6 +16,7 @@ USED = {
     "sharegpt": {"conversations", "tools", "functions", "system", "chat_template_kwargs"},
     "prompt": {"prompt", "completion", "tools", "functions", "system", "chat_template_kwargs"},
     "alpaca": {"instruction", "input", "output"},
+    "alpaca_chat": {"instruction", "input", "output", "history", "system", "tools", "functions", "chat_template_kwargs"},
     "text": {"text"},
 }
 # Members of every format: they describe a record, or repeat a member that is read in another form.
@@ -51,7 +52,8 @@ def unused(name, record):
         if member in VERDICTS and value is False:
             raise Refused(f'"{member}" is false: the record says that its answer is a bad one, and that would be learnt; leave such records out')
         if member in REFUSED and not (member == "weight" and value == 1):
-            raise Refused(f'"{member}" would change what is learnt, and records of the form {name} are read without it; take it out, or put it into the text')
+            other = ", or make chats of all instructions by --dataset_format alpaca_chat" if name == "alpaca" and member in USED["alpaca_chat"] else ", or put it into the text"
+            raise Refused(f'"{member}" would change what is learnt, and records of the form {name} are read without it; take it out{other}')
         if member not in HARMLESS:
             found.append(member)
     return found

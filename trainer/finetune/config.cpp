@@ -102,10 +102,10 @@ std::vector<KeyFill> auto_fills(const FinetuneFlags& flags, const AutoSources& s
   constexpr const char* kTrainer = "the default of Hugging Face's Trainer";
   if (flags.lr > 0) {
     fill("optimizer.params.lr", flags.lr, "--lr");
-  } else if (sources.batch_required) {
+  } else if (sources.trainer_defaults) {
     fill("optimizer.params.lr", "5e-5", kTrainer);
   }
-  if (sources.batch_required) {
+  if (sources.trainer_defaults) {
     fill("train_micro_batch_size_per_gpu", "8", kTrainer);
   }
   fill("optimizer.params.weight_decay", flags.weight_decay, "--weight_decay");
@@ -167,7 +167,7 @@ Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64
                                  fmt::format("{}", flags.batch_size),
                                  typed ? "--batch_size" : "the demo"});
   }
-  options.batch_required = flags.batch_size > 0 || sources.batch_required;
+  options.batch_required = flags.batch_size > 0;
   Config config = read();
   if (config.schedule.type != ScheduleType::kConstant && config.batch.train_batch_size > 0) {
     options.fills = auto_fills(flags, sources, &config);  // the batch decides the number of steps

@@ -19,7 +19,7 @@ namespace tandem {
 struct AutoSources {
   std::int64_t hidden_size = 0;
   std::int64_t records = 0;
-  bool batch_required = false;
+  bool trainer_defaults = false;  // where no flag gives rate or batch size, "auto" is the Trainer's
 };
 
 /// The config file (or the built-in one) with the flags that stand for its keys; a flag and a key

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -9,6 +10,7 @@
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/util/error.hpp"
@@ -28,6 +30,19 @@ int columns_of(std::FILE* file) {
   constexpr int kUsual = 80;
   winsize size{};
   return ::ioctl(::fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
+}
+
+/// What a launcher says of its terminal to a program whose lines it relays; 0: nothing.
+std::size_t columns_of_launcher(std::FILE* file) {
+  struct stat about{};
+  const char* const given = std::getenv("TANDEM_COLUMNS");
+  if (given == nullptr || ::fstat(::fileno(file), &about) != 0 || !S_ISFIFO(about.st_mode)) {
+    return 0;
+  }
+  std::size_t columns = 0;
+  const std::string_view text(given);
+  (void)std::from_chars(text.data(), text.data() + text.size(), columns);
+  return columns;
 }
 
 /// The columns of a step's line that a terminal has room for, from the left.
@@ -50,6 +65,14 @@ void put(std::FILE* file, std::string_view text) {
 }
 
 }  // namespace
+
+std::optional<std::size_t> shown_columns(std::FILE* file) {
+  if (is_terminal(file)) {
+    return static_cast<std::size_t>(columns_of(file));
+  }
+  const std::size_t columns = columns_of_launcher(file);
+  return columns > 0 ? std::optional(columns) : std::nullopt;
+}
 
 ProgressMode progress_mode_of(std::string_view text) {
   constexpr std::array<std::string_view, 4> kNames = {"auto", "bar", "lines", "off"};
@@ -143,13 +166,16 @@ RunProgress Console::progress() const {
 }
 
 std::string Console::step_line(const StepMetrics& metrics) const {
+  const bool says_rest = !show_bar_ && total_steps_ > 0 && metrics.step < total_steps_;
+  const std::string rest =
+      says_rest
+          ? fmt::format(" | of {}, left {}", total_steps_, duration_text(remaining_s(progress())))
+          : "";
   std::string line = console_line(metrics);
-  if (!show_bar_ && total_steps_ > 0 && metrics.step < total_steps_) {
-    line += fmt::format(" | of {}, left {}", total_steps_, duration_text(remaining_s(progress())));
+  if (const std::optional<std::size_t> columns = shown_columns(lines_)) {
+    line = fitting(std::move(line), *columns - std::min(*columns, rest.size()));
   }
-  return is_terminal(lines_)
-             ? fitting(std::move(line), static_cast<std::size_t>(columns_of(lines_)))
-             : line;
+  return line + rest;
 }
 
 void Console::draw_bar(std::int64_t step) {

@@ -1,12 +1,13 @@
 // trainer/metrics/console.hpp — what a run shows while it goes: one plain line per step on stdout,
 // cut to the columns that a terminal has, and on a terminal a progress bar with the remaining time
-// on stderr; without one the lines say what remains. Invariant: without a terminal
+// on stderr; without a bar the lines say what remains. Invariant: without a terminal
 // no carriage return or escape is ever written, so logs stay plain lines.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -41,6 +42,10 @@ struct RunProgress {
 
 /// "0:07", "12:34", "1:02:03"
 [[nodiscard]] std::string duration_text(double seconds);
+
+/// The columns of the terminal on which lines of this output appear: its own, or that of the
+/// launcher which relays them (TANDEM_COLUMNS); nullopt: there is none.
+[[nodiscard]] std::optional<std::size_t> shown_columns(std::FILE* file);
 
 class Console {
  public:

@@ -181,6 +181,9 @@ TEST(Summary, JsonHasTheContractsShape) {
     element value;
     EXPECT_EQ(object[name].get(value), simdjson::SUCCESS) << name;
   }
+  EXPECT_TRUE(object["mfu"].is_null()) << "none was taken";
+  s.mfu = 0.25;
+  EXPECT_THAT(summary_json(s), HasSubstr(R"("mfu": 0.25)"));
   EXPECT_THAT(summary_text(s), AllOf(HasSubstr("50 tokens/s"), HasSubstr("host memory")));
 }
 
@@ -208,9 +211,10 @@ TEST(Summary, AnOptimizerThatIsWaitedForLongerThanItWorksGainsNothing) {
   s.optimizer_s = 0.00023;
   s.exposed_optimizer_s = 0.00113;
   EXPECT_THAT(summary_text(s), AllOf(HasSubstr("works 0.23 ms of a step, which stands still 1.13 "),
+                                     HasSubstr("for it, waits for its turn and for gradients"),
                                      Not(HasSubstr("gained"))));
   s.exposed_optimizer_s = 0.00003;
-  EXPECT_THAT(summary_text(s), HasSubstr("takes 0.2 % longer"));
+  EXPECT_THAT(summary_text(s), AllOf(HasSubstr("for it\n"), HasSubstr("takes 0.2 % longer")));
 }
 
 TEST(Summary, APeakBelowWhatTheStepsDidIsNoPeak) {

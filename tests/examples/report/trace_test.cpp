@@ -131,6 +131,14 @@ TEST_F(Traces, OfSomeStepsIsWholeAndNamedAndChangesNoDigit) {
   EXPECT_THAT(content_of(path("run/report.html")), HasSubstr(R"("step": 6)"));
 }
 
+// Ranks begin a step at slightly different times: each of the steps is whole all the same.
+TEST_F(Traces, OfSomeStepsOfTwoRanksNameThemAll) {
+  const Finished traced = run_two("run", 6, "--trace_steps 3:5");
+  ASSERT_EQ(traced.code, 0) << traced.err;
+  EXPECT_THAT(traced.out, Not(HasSubstr("trace  "))) << "nothing was left out";
+  expect_steps(checked("run"), 3, 5);
+}
+
 TEST_F(Traces, OfTwoRanksAreOneFile) {
   ASSERT_EQ(run_two("plain", 6, "").code, 0);
   const Finished traced = run_two("run", 6, "--trace");

@@ -61,7 +61,7 @@ def main():
     check_torch()
     if command == "train" and has_data(arguments):
         run_module("prepare.for_training", str(PREFIX / "bin/finetune_zero3"), *arguments)
-    elif command == "inspect" and has_data(arguments):
+    elif command in {"inspect", "launch"} and has_data(arguments):
         run_module("prepare.for_training", str(PROGRAM), command, *arguments)
     elif command == "generate" and "--chat" in arguments:
         run_module("prepare.chat", str(PROGRAM), command, *arguments)
