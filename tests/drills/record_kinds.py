@@ -135,6 +135,9 @@ class Records:
             return self.expected_text(value["prompt"], value["completion"])
         if "instruction" in value and "output" in value:
             given = value.get("input", "")
+            if value.get("system") or value.get("history"):
+                pairs = [*(parsed(value.get("history")) or []), ("\n".join(text for text in (value["instruction"], given) if text), value["output"])]
+                return self.expected_chat(value, [{"role": role, "content": text} for pair in pairs for role, text in zip(("user", "assistant"), pair, strict=True)], -1)
             middle = f"### Input:\n{given}\n\n" if given.strip() else ""
             return self.expected_text(f"### Instruction:\n{value['instruction']}\n\n{middle}### Response:\n", value["output"])
         return self.expected_text("", value["text"])

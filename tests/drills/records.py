@@ -2,7 +2,7 @@
 """Records, tokenizer files, and with --bin config.json and adapter folders, with one member added, removed, renamed, nulled
 or retyped, beside Transformers and PEFT.
 
-usage: records.py [--runs N] [--seed S] [--only KIND] [--bin FOLDER]
+usage: records.py [--runs N] [--minutes M] [--seed S] [--only KIND] [--bin FOLDER]
 
 Every outcome is the reference's value, a note that names the member, or a refusal that names it; all else is a silent
 difference. Prints one JSON object; exit 1 where there was a difference. Skips where transformers is missing.
@@ -11,11 +11,13 @@ difference. Prints one JSON object; exit 1 where there was a difference. Skips w
 import argparse
 import collections
 import importlib.util
+import itertools
 import json
 import os
 import random
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 SKIPPED = 77
@@ -58,6 +60,7 @@ def kinds_of(flags, folder):
 def main():
     parser = argparse.ArgumentParser(description="Records and tokenizer files with one member changed, beside Transformers.")
     parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="end earlier, after this time")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(SHARES))
     parser.add_argument("--bin", help="the folder with the program `tandem`")
@@ -70,13 +73,14 @@ def main():
     with tempfile.TemporaryDirectory(prefix="tandem-records-") as folder:
         kinds = kinds_of(flags, Path(folder))
         order = [name for name in kinds for _ in range(SHARES[name])]
-        for number in range(flags.runs):
+        end = time.monotonic() + 60 * flags.minutes
+        for number in itertools.takewhile(lambda _: time.monotonic() < end, range(flags.runs)):
             draw = random.Random(f"{flags.seed}:{number}")
             name = draw.choice(order)
             outcome, mutation, detail = kinds[name](draw)
             counts.add(name, outcome, mutation, f"run {number}: {detail}")
     silent = sum(counts.differences.values())
-    print(json.dumps({"runs": flags.runs, "outcomes": dict(sorted(counts.outcomes.items())), "silent_differences": silent,
+    print(json.dumps({"runs": sum(counts.outcomes.values()), "outcomes": dict(sorted(counts.outcomes.items())), "silent_differences": silent,
                       "of": dict(counts.differences.most_common(40))}, indent=1))
     print("\n".join(counts.shown), file=sys.stderr)
     return 1 if silent else 0

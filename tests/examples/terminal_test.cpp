@@ -1,5 +1,6 @@
 // The terminal's view of a run: progress, help that fits, completion, a doctor for scripts, a run's
 // end.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -103,6 +104,41 @@ TEST_F(Terminal, AnEarlierRunsFilesMoveAside) {
   EXPECT_EQ(events("out"), 1);
   EXPECT_EQ(events("out/earlier-1"), 1);
   EXPECT_EQ(column("out", "step").size(), 3U);
+}
+
+// ./tandem train gives its program a token file in the data's place.
+TEST_F(Terminal, TheSummaryHasFlagsAsTheyWereTyped) {
+  ASSERT_EQ(demo("out", "--steps 1 --seed 7 --typed=--seed=seven --typed=--columns=a=b").code, 0);
+  EXPECT_THAT(content_of(path("out/summary.json")),
+              AllOf(HasSubstr(R"("--seed": "seven")"), HasSubstr(R"("--columns": "a=b")"),
+                    HasSubstr(R"("--steps": "1")"), Not(HasSubstr("--typed"))));
+}
+
+TEST_F(Terminal, ADeepSpeedFileNeedsNoBatch) {
+  write("ds.json", R"({"zero_optimization": {"stage": 2}})");
+  const Finished shown = tandem(fmt::format("config '{}'", path("ds.json")));
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("note     no batch size is given, so it is 0 above"),
+                               HasSubstr("note     no learning rate is given, so it is 0 above")));
+}
+
+TEST_F(Terminal, TheCurveOfTopFitsTheTerminal) {
+  std::string metrics;
+  for (int step = 1; step <= 90; ++step) {
+    metrics += fmt::format("{{\"step\": {}, \"loss\": {}}}\n", step, 1.0 / step);
+  }
+  write("run/metrics.jsonl", metrics);
+  const auto bars = [&](const char* columns) {
+    const Finished shown = shell(fmt::format("TANDEM_COLUMNS={} '{}/tandem' top '{}' --once | cat",
+                                             columns, TANDEM_BIN_DIR, path("run")));
+    std::istringstream lines(shown.out);
+    std::string line;
+    while (std::getline(lines, line) && line.find(" to ") == std::string::npos) {
+    }
+    return std::ranges::count(line, '\xE2');  // the first byte of each bar
+  };
+  EXPECT_EQ(bars("50"), 18);
+  EXPECT_EQ(bars("200"), 60);
 }
 
 TEST_F(Terminal, TheLogLevelActs) {

@@ -180,10 +180,18 @@ def command_of_launch(arguments):
     return (own, command[0], command[1:]) if command and Path(command[0]).name == TRAINER and not on_hosts else None
 
 
+def typed_flags(given, found):
+    """For the trainer's reports: the flags that were typed in another way than it gets them."""
+    before, after = parse(given)[0], parse(found)[0]
+    return [f"--typed={flag}={value}" for flag, value in before.items() if after.get(flag) != value]
+
+
 def run():
     program, *arguments = sys.argv[1:]
     own, trainer, of_trainer = command_of_launch(arguments) or ([], program, arguments)
     found = prepared_arguments(of_trainer, lambda changed: check_flags(trainer, changed))
+    if Path(trainer).name == TRAINER and found != of_trainer:
+        found = [*found, *typed_flags(of_trainer, found)]
     arguments = [*own, trainer, *found] if own else found
     sys.stdout.flush()
     os.execv(program, [program, *arguments])

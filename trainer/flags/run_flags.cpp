@@ -85,6 +85,17 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--wandb_run_name", f.wandb_run_name, "The run's name there");
   app.add_option("--wandb_tags", f.wandb_tags, "Tags of the run there");
   app.add_option("--progress", f.progress, "auto, bar, lines or off")->capture_default_str();
+  // From ./tandem train, which prepares data: FLAG=VALUE as it was typed, for the reports.
+  app.add_option_function<std::vector<std::string>>(
+         "--typed",
+         [&f](const std::vector<std::string>& all) {
+           for (const std::string& one : all) {
+             const std::size_t end = std::min(one.find('='), one.size());
+             f.typed.emplace_back(one.substr(0, end), one.substr(std::min(end + 1, one.size())));
+           }
+         })
+      ->allow_extra_args(false)
+      ->group("");
 }
 
 bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const* argv) {
@@ -93,11 +104,15 @@ bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const
   }
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() > 0 && !option->get_lnames().empty()) {
+      const std::string name = "--" + option->get_lnames().front();
+      if (name == "--typed" || flags.given(name)) {  // the latter in another way
+        continue;
+      }
       std::string text;
       for (const std::string& value : option->results()) {
         text += (text.empty() ? "" : " ") + value;
       }
-      flags.typed.emplace_back("--" + option->get_lnames().front(), text);
+      flags.typed.emplace_back(name, text);
     }
   }
   // As Transformers spells "the newest checkpoint", "none" and "the epochs decide".

@@ -167,10 +167,9 @@ RunProgress Console::progress() const {
 
 std::string Console::step_line(const StepMetrics& metrics) const {
   const bool says_rest = !show_bar_ && total_steps_ > 0 && metrics.step < total_steps_;
-  const std::string rest =
-      says_rest
-          ? fmt::format(" | of {}, left {}", total_steps_, duration_text(remaining_s(progress())))
-          : "";
+  const std::string rest = says_rest ? fmt::format(" | of {}, left {}", total_steps_,
+                                                   duration_text(remaining_s(progress())))
+                                     : "";
   std::string line = console_line(metrics);
   if (const std::optional<std::size_t> columns = shown_columns(lines_)) {
     line = fitting(std::move(line), *columns - std::min(*columns, rest.size()));

@@ -35,7 +35,7 @@ const bytes = (value) => {
   return `${+value.toPrecision(4)} ${units[unit]}`;
 };
 const shown = (value) => value !== null && typeof value === 'object' ? JSON.stringify(value)
-    : typeof value === 'number' ? short(value) : String(value);
+    : value === null ? 'none' : typeof value === 'number' ? short(value) : String(value);
 
 function panel(id, title, hint, draw, wide = false) {
   const node = element('section', {id}, element('h2', {}, title, ' ', element('small', {}, hint)));
@@ -55,6 +55,16 @@ function legend(node, entries) {
   for (const [name, fill] of entries) {
     line.append(element('span', {class: 'swatch', style: `background:${fill}`}), name);
   }
+  node.append(line);
+}
+// Of several runs, each figure's lines differ by their dashes.
+function legendOfDashes(node) {
+  const line = element('div', {class: 'soft'});
+  runs.forEach((run, r) => {
+    const sample = svg('svg', {viewBox: '0 0 30 8', style: 'display: inline; width: 30px; height: 8px; margin-left: 10px'});
+    sample.append(svg('line', {x1: 0, x2: 30, y1: 4, y2: 4, stroke: 'currentColor', 'stroke-width': 1.4, 'stroke-dasharray': kDashes[r % kDashes.length]}));
+    line.append(sample, ` ${run.name}  `);
+  });
   node.append(line);
 }
 function showTip(event, text) {
@@ -109,7 +119,7 @@ function curves(id, title, unit, names, scale = 1) {
   panel(id, title, unit, (node) => {
     const lines = runs.flatMap((run, r) => names.filter((n) => run.curves[n]?.y.some((v) => v !== null && (names.length === 1 || v !== 0)))
         .map((name) => ({
-          ...run.curves[name], scale,
+          ...run.curves[name], scale, name: name.replace(/^exposed_|_s$/g, ''),
           label: names.length > 1 ? name.replace(/^exposed_|_s$/g, '') + (runs.length > 1 ? ` of ${run.name}` : '') : run.name,
           color: names.length > 1 ? color(names.indexOf(name)) : color(r),
           dash: names.length > 1 ? kDashes[r % kDashes.length] : '',
@@ -118,7 +128,8 @@ function curves(id, title, unit, names, scale = 1) {
     if (!lines.length) return names.length > 1 ? 'Nothing was waited for.' : 'No such figure in these runs.';
     const picture = svg('svg', {viewBox: `0 0 ${W} ${H}`});
     node.append(picture);
-    if (names.length > 1) legend(node, lines.map((line) => [line.label, line.color]));
+    if (names.length > 1) legend(node, [...new Map(lines.map((line) => [line.name, line.color]))]);
+    if (names.length > 1 && runs.length > 1) legendOfDashes(node);
     const xOf = (step) => L + (step - range[0]) / (range[1] - range[0]) * (W - L - R);
     const stepAt = (event) => {
       const box = picture.getBoundingClientRect();
@@ -270,6 +281,16 @@ function tables(id, title, hint, head, rowsOf, missing, wide = false) {
     table(node, several ? ['run', ...head] : head, rows);
   }, wide);
 }
+// One table with a column per run: [[name, value], ...] of each.
+function columns(id, title, hint, name, rowsOf, missing) {
+  panel(id, title, hint, (node) => {
+    const found = runs.map((run) => new Map(rowsOf(run)));
+    const names = [...new Set(found.flatMap((rows) => [...rows.keys()]))];
+    if (!names.length) return missing;
+    table(node, [name, ...(runs.length > 1 ? runs.map((run) => run.name) : ['value'])],
+          names.map((one) => [one, ...found.map((rows) => rows.has(one) ? rows.get(one) : '')]));
+  }, runs.length > 2);
+}
 const entries = (object) => Object.entries(object ?? {});
 const flat = (list) => list.flatMap(([key, value]) => value !== null && typeof value === 'object'
     ? entries(value).map(([name, part]) => [`${key}.${name}`, part]) : [[key, value]]);
@@ -337,7 +358,7 @@ curves('peak', 'Peak of host memory', 'MiB', ['peak_host_bytes'], 2 ** -20);
 timeline();
 tables('memory', 'Memory', 'planned for a rank, and measured', ['where', 'planned', 'measured', 'parts of the plan'], memoryRows,
        'Neither a plan nor a measurement in these runs.', true);
-tables('summary', 'Summary', '', ['figure', 'value'],
+columns('summary', 'Summary', '', 'figure',
        (run) => flat(entries(run.summary).filter(([key]) => !['memory', 'flags', 'speculation'].includes(key))), 'No summary.json in these runs.');
 tables('speculation', 'Speculation', '', ['figure', 'value'],
        (run) => [['steps that began updates ahead of the verdict', run.speculated], ['rolled back or skipped', run.unusual],
@@ -350,7 +371,7 @@ tables('modules', 'Modules', 'of one step: flops_profiler; GFLOP, ms, GFLOP/s',
        moduleRows, 'No profile; flops_profiler.enabled in the config asks for it.', true);
 tables('checkpoints', 'Checkpoints', 'in the run\'s folder', ['name', 'size', 'whole'],
        (run) => run.checkpoints.map((saved) => [saved.name, bytes(saved.bytes), saved.whole ? 'yes' : 'no: no manifest']), 'None; --save_every N writes them.');
-tables('flags', 'Flags', 'as typed', ['flag', 'value'], (run) => entries(run.summary?.flags), 'None, or no summary.json.');
+columns('flags', 'Flags', 'as typed', 'flag', (run) => entries(run.summary?.flags), 'None, or no summary.json.');
 tables('start', 'Start', 'data, cores, placement', ['line'], (run) => run.notes.filter((line) => line).map((line) => [line]), 'No notes.txt in these runs.', true);
 tables('keys', 'Config keys', 'what became of each', ['key', 'value', 'what became of it'], (run) => run.keys.filter((line) => line).map(keyRow),
        'The runs had no config file.', true);

@@ -320,6 +320,35 @@ TEST_F(Report, ABrowserDrawsEveryPanel) {
   EXPECT_EQ(count(cut, "data-drawn=\"empty\""), 17U);
 }
 
+// Of three runs: a colour per figure, a dash per run, and a column of the summary for each.
+TEST_F(Report, SeveralRunsAreReadSideBySide) {
+  if (shell("command -v node").code != 0) {
+    GTEST_SKIP() << "no node here; apt-get install nodejs";
+  }
+  for (const char* run : {"a", "b", "c"}) {
+    write_run(run);
+    write(fmt::format("{}/summary.json", run),
+          fmt::format(R"({{"ended": "done", "steps": 30, "mfu": null, "note": "of {0}", )"
+                      R"("flags": {{"--seed": "{0}7"}}}})",
+                      run));
+  }
+  ASSERT_EQ(report("a b c --output page.html").code, 0);
+  const auto read = [&](const std::string& section, const std::string& tag) {
+    const Finished done = shell(fmt::format("node '{}/tests/tools/report_page.js' '{}' {} {}",
+                                            TANDEM_SOURCE_DIR, path("page.html"), section, tag));
+    EXPECT_EQ(done.code, 0) << done.err;
+    return done.out;
+  };
+  const std::string summary = read("summary", "tr");
+  EXPECT_THAT(summary, StartsWith("figure | a | b | c\n"));
+  EXPECT_THAT(summary, HasSubstr("\nnote | of a | of b | of c\n"));
+  EXPECT_THAT(summary, HasSubstr("\nmfu | none | none | none\n"));
+  EXPECT_THAT(read("flags", "tr"), HasSubstr("\n--seed | a7 | b7 | c7\n"));
+  const std::string exposed = read("exposed", "div");
+  EXPECT_EQ(count(exposed, "gather"), 1U) << "one entry for the three runs' lines: " << exposed;
+  EXPECT_THAT(exposed, HasSubstr(" a   |  |  b   |  |  c  "));
+}
+
 TEST_F(Report, APointerReadsAndZoomsCurves) {
   if (shell("command -v chromium").code != 0) {
     GTEST_SKIP() << "no chromium here; apt-get install chromium";

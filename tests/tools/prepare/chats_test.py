@@ -99,6 +99,21 @@ class Chats(PrepareTest):
         record = {"prompt": CHAT[:1], "completion": CHAT[1:], "system": "Be brief."}
         self.assertIn("Be brief.", self.made(record)[0])
 
+    def test_instructions_with_a_system_or_a_history_are_chats(self):
+        record = {"instruction": "Name the home", "input": "of the oskel.", "output": SAID}
+        question = [{"role": "user", "content": "Name the home\nof the oskel."}, CHAT[1]]
+        system, history = [{"role": "system", "content": "Be brief."}], [{"role": "user", "content": "q"}, {"role": "assistant", "content": "r"}]
+        for ending in (".jsonl", ".csv", ".parquet"):
+            self.same({**record, "system": "Be brief.", "history": [["q", "r"]]}, {"messages": [*system, *history, *question]}, ending=ending)
+        self.same({**record, "history": json.dumps([["q", "r"]])}, {"messages": [*history, *question]})
+        self.same({**record, "input": "", "system": "Be brief."}, {"messages": [*system, {"role": "user", "content": "Name the home"}, CHAT[1]]})
+        self.assertEqual(self.made({**record, "system": "", "history": []}, "--dataset_format", "alpaca_chat"), self.made({"messages": question}))
+        self.assertIn("### Instruction", self.made({**record, "system": "", "history": []})[0])
+        (self.folder / "x.tokens").unlink()
+        why = self.refused(self.write("d.jsonl", [record, {**record, "system": "Be brief."}]), "--chat_template", DEMO / "chat_template.jinja")
+        self.assertIn('record 2: "system" would change what is learnt', why)
+        self.assertIn("by --dataset_format alpaca_chat", why)
+
     def test_variables_of_the_template(self):
         for mood in ({"mood": "good"}, json.dumps({"mood": "good"})):
             self.assertIn("mood good", self.made({"messages": CHAT, "chat_template_kwargs": mood})[0])
@@ -147,7 +162,7 @@ class Chats(PrepareTest):
     def test_what_would_change_the_text_is_named(self):
         for record, what in (({"messages": CHAT, "images": ["x"]}, '"images"'), ({"messages": CHAT, "history": [["a", "b"]]}, '"history"'), ({"messages": CHAT, "weight": 0.5}, '"weight"'),
                              ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, CHAT[1]]}, 'of type "image_url"'), ({"messages": [{**CHAT[0], "audio": {"id": "x"}}, CHAT[1]]}, '"audio" of message 1'),
-                             ({"instruction": "a", "output": "b", "system": "c"}, '"system"'), ({"instruction": "a", "output": "b", "history": [["a", "b"]]}, '"history"'), ({"text": "a", "images": ["x"]}, '"images"'),
+                             ({"instruction": "a", "output": "b", "system_prompt": "c"}, '"system_prompt"'), ({"instruction": "a", "output": "b", "history": ["a", "b"]}, 'entry 1 of "history"'), ({"text": "a", "images": ["x"]}, '"images"'),
                              ({"input_ids": [1, 2], "seq_lengths": [1, 1]}, '"seq_lengths"'), ({"messages": [{"role": 5, "content": "a"}]}, "the role of message 1 is a number (5)"),
                              ({"messages": [{"role": "user", "content": 5}]}, "the content of message 1 is a number"), ({"messages": [CHAT[0], {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "x"}}]}]}, "the arguments of a call of message 2")):
             self.assertIn(what, self.why(record))

@@ -193,6 +193,38 @@ class ForTraining(PrepareTest):
         self.assertEqual((asked[-1], self.data_of(asked)), ("--check_flags", str(data)))
         self.assertNotIn("--chat_template", asked)
 
+    def started(self, *arguments):
+        """The command that takes this program's place."""
+        given = ["for_training", *map(str, arguments)]
+        with unittest.mock.patch.object(sys, "argv", given), unittest.mock.patch.object(for_training.os, "execv") as execv, \
+                unittest.mock.patch.object(for_training, "check_flags") as self.checked, unittest.mock.patch.object(for_training.subprocess, "run", self.run_prepare):
+            for_training.run()
+        self.assertEqual(execv.call_args.args[0], execv.call_args.args[1][0])
+        return execv.call_args.args[1]
+
+    def test_ranks_that_launch_starts_are_given_the_token_file(self):
+        data = self.write("m.jsonl", [{"messages": CHAT}])
+        trainer = ["bin/finetune_zero3", "--model_name", DEMO, "--dataset_name", data, "--chat_template", TEMPLATE]
+        found = self.started("bin/tandem", "launch", "-n", 2, "--", *trainer)
+        self.assertEqual(found[:6], ["bin/tandem", "launch", "-n", "2", "--", "bin/finetune_zero3"])
+        self.assertEqual(len(Prepared(self.data_of(found)).ids), 1)
+        self.assertEqual(self.checked.call_args.args[0], "bin/finetune_zero3")
+        self.assertEqual(found[6:], self.started("bin/finetune_zero3", *trainer[1:])[1:])
+        for own in (["-n", 2], ["--hosts", "a:2", "--"], ["-H", "hosts", "--"], ["--hostfile=hosts", "--"]):
+            same = list(map(str, ["bin/tandem", "launch", *own, *trainer]))
+            self.assertEqual(self.started(*same), same)
+        other = list(map(str, ["bin/tandem", "launch", "-n", 2, "--", "bin/other", *trainer[1:]]))
+        self.assertEqual(self.started(*other), other)
+
+    def test_the_trainer_is_told_what_was_typed(self):
+        data = self.write("m.jsonl", [{"messages": CHAT}])
+        found = self.started("bin/finetune_zero3", "--model_name", DEMO, "--dataset_name", data, "--chat_template", TEMPLATE, "--steps", 3)
+        self.assertEqual([word for word in found if word.startswith("--typed")], [f"--typed=--dataset_name={data}", f"--typed=--chat_template={TEMPLATE}"])
+        as_it_is = ["bin/finetune_zero3", "--model_name", str(DEMO), "--dataset_name", "x.tokens"]
+        self.assertEqual([word for word in self.started(*as_it_is) if word.startswith("--typed")], [])
+        inspected = self.started("bin/tandem", "inspect", "--model_name", DEMO, "--dataset_name", data, "--chat_template", TEMPLATE)
+        self.assertNotIn("--typed", " ".join(inspected))
+
     def test_a_refused_record_ends_it(self):
         data = self.write("m.jsonl", [{"messages": []}])
         with self.assertRaises(SystemExit) as ended, open(os.devnull, "w") as sys.stderr:

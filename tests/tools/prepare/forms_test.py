@@ -28,7 +28,7 @@ TEMPLATE = """{%- if tools %}{{ '<|im_start|>tools\\n' + (tools | tojson) + '<|i
     {%- if message['role'] == 'assistant' %}
         {%- generation %}
             {{- message['content'] }}
-            {%- for call in message['tool_calls'] or [] %}{{ '\\ncall ' + call['function']['name'] + ' ' + (call['function']['arguments'] | tojson) }}{% endfor %}
+            {%- for call in message['tool_calls'] or [] %}{{ '<call> ' + call['function']['name'] + ' ' + (call['function']['arguments'] | tojson) }}{% endfor %}
             {{- '<|im_end|>\\n' }}
         {%- endgeneration %}
     {%- else %}
