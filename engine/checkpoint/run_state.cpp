@@ -235,8 +235,11 @@ std::vector<std::string> check_resume(const RunState& saved, const RunState& now
       return;
     }
     throw user_error("resume", "{} is {} in {} and {} now; {}", what, before, folder, after,
-                     part.empty() ? std::string("use the model that it was saved with")
-                                  : fmt::format("give the same, or --resume_ignore {}", part));
+                     part.empty()
+                         ? std::string("use the model that it was saved with")
+                         : fmt::format("give the same, or --resume_ignore {} (of the engine: "
+                                       "LoadArgs::ignored)",
+                                       part));
   };
   compare("", "the parameter set", saved.parameters, now.parameters);
   compare("optimizer", "the optimizer", saved.optimizer, now.optimizer);

@@ -18,7 +18,7 @@ constexpr std::uint64_t kMostDatasetBytes = std::uint64_t{2} << 30;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kAdvice =
     "every record needs the strings instruction and output, and may have input; of other formats "
-    "./tandem train makes a token file, and for ranks that something else starts ./tandem prepare "
+    "./tandem train and ./tandem launch -n make a token file, and for other ranks ./tandem prepare "
     "--model_name D --dataset_name F --output X.tokens, which --dataset_name X.tokens reads";
 
 JsonOrigin origin(const std::filesystem::path& path, std::size_t line) {
@@ -37,7 +37,8 @@ void check_members(const JsonValue& record, std::vector<std::string>& unused) {
       case RecordMember::kRefused:
         throw record.error(fmt::format(
             "\"{}\" would change what is learnt, and instruction records are read without it; take "
-            "it out, or give the record as messages",
+            "it out, or give the record as messages (./tandem train --dataset_format alpaca_chat "
+            "makes chats of instructions)",
             name));
       case RecordMember::kBadAnswer:
         throw record.error(fmt::format(

@@ -26,7 +26,7 @@ SETTINGS = {"vocab_size": 768, "bos_token_id": None, "eos_token_id": 767, "pad_t
 TARGETS = {"gpt2": ["c_attn", "c_proj"], "phi3": ["qkv_proj", "o_proj"]}
 WAYS = ("untied", "tied", "renamed", "merged")
 # Nothing moves at such a rate, so the saved weights are the source's.
-TRAINING = ["--lr", "1e-30", "--weight_decay", "0", "--batch_size", "1", "--max_length", "16", "--steps", "1", "--dtype", "fp32",
+TRAINING = ["--lr", "1e-30", "--weight_decay", "0", "--batch_size", "1", "--max_length", "64", "--loss_on", "all", "--steps", "1", "--dtype", "fp32",
             "--dataset_name", DEMO / "instructions.json", "--progress", "off", "--no-tensorboard", "--overlap", "off"]
 
 sys.path.insert(0, str(ROOT / "tools"))
