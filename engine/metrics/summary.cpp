@@ -191,8 +191,7 @@ std::string summary_text(const RunSummary& s) {
   text += fmt::format(
       "  optimizer   works {:.2f} ms of a step, which stands still {:.2f} ms for it{}\n",
       s.optimizer_s * kMsPerS, s.exposed_optimizer_s * kMsPerS,
-      s.exposed_optimizer_s > s.optimizer_s ? ", waits for its turn and for gradients among it"
-                                            : "");
+      s.exposed_optimizer_s > s.optimizer_s ? ", the wait for its gradients included" : "");
   const double hidden_s = s.optimizer_s - s.exposed_optimizer_s;
   if (hidden_s > 0 && s.step_time_s.median > 0) {
     text += fmt::format("  gained      a step that waits for its optimizer takes {:.1f} % longer\n",
