@@ -106,6 +106,7 @@ def normal(line):
         return "<measured>"
 
     line = re.sub(r" +", " ", line.rstrip())
+    line = line.removesuffix(", the wait for its gradients included")  # by the machine's speed
     return VARIES.sub("<varies>", MEASURED.sub(measured, line)), numbers
 
 
