@@ -1,5 +1,6 @@
-// Messages of plug-ins, whose types are known by name; memory of bursts; and senders that leave a
-// full mailbox by the thousand.
+// Messages of plug-ins, whose types are known by name; a reply whose move throws; memory of bursts;
+// and senders that leave a full mailbox by the thousand.
+#include <new>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -62,6 +63,37 @@ TEST(PluginMessageDeath, OfNoKnownNameIsRefused) {
         loop.run(&Scope::join, &scope);
       },
       "sink: a message came that this actor does not handle");
+}
+
+// The first move takes it into the request's block, the next one to its asker.
+struct Brittle {
+  Brittle() = default;
+  Brittle(Brittle&& /*other*/) {
+    if (moves_left-- == 0) {
+      throw std::bad_alloc();
+    }
+  }
+  static inline int moves_left = 0;
+};
+struct GetBrittle {
+  using Reply = Brittle;
+};
+struct Maker : Actor<Maker, GetBrittle> {
+  Brittle handle(GetBrittle) { return {}; }
+};
+
+TEST(OddReply, OneWhoseMoveThrowsIsAnErrorOfItsAsker) {
+  EventLoop loop;
+  Scope scope(loop, "actors");
+  const auto ask = [](Maker::AddressType maker) -> Task<> {
+    (void)co_await maker.ask(GetBrittle());
+  };
+  Maker& maker = scope.start<Maker>();
+  Brittle::moves_left = 1;
+  EXPECT_THROW(loop.run(ask, maker.address()), std::bad_alloc);
+  Brittle::moves_left = 100;
+  loop.run(ask, maker.address());  // the actor goes on
+  loop.run(&Scope::join, &scope);
 }
 
 TEST(MessagePool, GivesBackWhatABurstNeeded) {
