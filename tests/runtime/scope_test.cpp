@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/sleep.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem {
 namespace {
