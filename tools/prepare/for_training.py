@@ -169,15 +169,16 @@ def prepared_arguments(arguments, check=lambda arguments: None):
         return arguments
 
 
-def command_of_launch(arguments):
-    """(`launch` and its flags, the program behind them, the program's arguments), where the trainer is started on this
-    host alone: the cache of another host has no such token file. Else None."""
-    if arguments[:1] != ["launch"] or "--" not in arguments:
-        return None
-    at = arguments.index("--") + 1
+def command_of(program, arguments):
+    """(the words before its arguments, the program that gets the data, its arguments). `launch` starts the trainer on this host;
+    where it starts another program, or ranks on other hosts, whose caches have no such token file, the first is None."""
+    if arguments[:1] != ["launch"]:
+        return [], program, arguments
+    at = arguments.index("--") + 1 if "--" in arguments else len(arguments)
     own, command = arguments[:at], arguments[at:]
     on_hosts = any(word.startswith(("--host", "-H")) for word in own)
-    return (own, command[0], command[1:]) if command and Path(command[0]).name == TRAINER and not on_hosts else None
+    is_trainer = command and Path(command[0]).name == TRAINER and not on_hosts
+    return ([*own, command[0]], command[0], command[1:]) if is_trainer else (None, program, arguments)
 
 
 def typed_flags(given, found):
@@ -187,14 +188,14 @@ def typed_flags(given, found):
 
 
 def run():
-    program, *arguments = sys.argv[1:]
-    own, trainer, of_trainer = command_of_launch(arguments) or ([], program, arguments)
-    found = prepared_arguments(of_trainer, lambda changed: check_flags(trainer, changed))
-    if Path(trainer).name == TRAINER and found != of_trainer:
-        found = [*found, *typed_flags(of_trainer, found)]
-    arguments = [*own, trainer, *found] if own else found
+    program, *given = sys.argv[1:]
+    before, reader, arguments = command_of(program, given)
+    if before is not None:
+        found = prepared_arguments(arguments, lambda changed: check_flags(reader, changed))
+        told = typed_flags(arguments, found) if Path(reader).name == TRAINER and found != arguments else []
+        given = [*before, *found, *told]
     sys.stdout.flush()
-    os.execv(program, [program, *arguments])
+    os.execv(program, [program, *given])
 
 
 if __name__ == "__main__":
