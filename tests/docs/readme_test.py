@@ -10,7 +10,8 @@ page is a fault. Where the output has a line `error:`, the block's last command 
 
 Output is compared line by line; a line `...` stands for any lines, `...` behind a line for its rest. In each line:
   - spaces count as one, paths are said from the tree's folder or from home (~);
-  - what VARIES matches says nothing: times, rates, memory in use, dates, hashes, steps that a clock decided;
+  - what VARIES matches says nothing: times, rates, memory in use, dates, hashes, steps that a clock decided,
+    how far float32 is from the truth on this processor, and of which tensor;
   - losses, norms and perplexities are equal within 5 % or 0.05, since CPUs add in different orders;
   - everything else is equal, character by character.
 """
@@ -64,6 +65,7 @@ VARIES = re.compile("|".join([
     r"\d+(\.\d+)? ?(ms|us|ns|s|TFLOPS)\b", r"[\d.]+ (tokens|MB|messages|images)/s", r"\d+:\d\d(:\d\d)?",
     r"(?<=TFLOPS: )[\d.]+", r"(?<=Tokens/s: )\d+", r"(?<=Busy: )\d+%", r"(?<=p[19]0 )[\d.]+", r"(?<=busy )[\d.]+ %",
     r", MFU [\d.]+ %", r"; no MFU: .*", r"(?<=host memory )[\d.]+ MiB, predicted [\d.]+ MiB", r"(?<=peak memory )\d+ MB",
+    r"(?<=max_(?:abs|rel)=)[\d.e-]+", r"(?<=\(worst )[\w.]+",
     r"[0-9a-f]{16}", r"\d{8}-\d{6}", r"(?<=after step )\d+", r"(?<=step-)\d{8}", r"(?<=checkpoint of step )\d+", r"(?<=interrupted at )\d+",
     r"(?<=stopped after )\d+(?= of)", r"(?<=parser )\d(?= of)", r"(?<=totals )\d(?= of)"]))
 # Lines that are there or not, by the machine.
