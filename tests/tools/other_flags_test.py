@@ -17,7 +17,7 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLE = ROOT / "examples" / "support" / "foreign_flags.cpp"
+TABLE = ROOT / "trainer" / "program" / "foreign_flags.cpp"
 FILE = ROOT / "tests" / "data" / "other_trainers.json"
 PREPARES = ROOT / "tools" / "prepare" / "for_training.py"  # flags that ./tandem train takes before the program
 PLANTED = "planted_flag"
