@@ -43,6 +43,7 @@
 #include "runtime/expected_wait.hpp"
 #include "runtime/poller.hpp"
 #include "runtime/task.hpp"
+#include "runtime/util/build.hpp"
 
 namespace tandem {
 
@@ -119,7 +120,9 @@ class EventLoop {
   }
   /// The same for code that runs as one of its operations, or has just looked.
   void post_here(Op& op) noexcept {
-    TANDEM_DCHECK(detail::t_loop == this, "this is posted by the loop's own thread");
+    if constexpr (kDebugChecks) {
+      check_here();
+    }
     queue_.push(op);
   }
   /// Ends the process, in words, on a thread that is not the loop's.
