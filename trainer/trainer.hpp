@@ -60,7 +60,7 @@ struct SavedModels {
   std::int64_t beside_bytes = 0;                 // of the other files of one folder
 };
 
-/// What a run prints and reports beside its metrics. The functions may be empty.
+/// The lines and figures that a run reports beside its metrics. The functions may be empty.
 struct RunReports {
   std::string name;                // of the run, in its trace
   bool has_own_lines = false;      // no line per step: the program prints its own by note()

@@ -158,7 +158,7 @@ std::int64_t backward_bytes(const BlockShape& shape, const BatchShape& batch,
                    tokens * first * size + sums(of.qkv * shape.hidden)});
 }
 
-/// Of the tensors that are made, above what they hold.
+/// Bytes that allocators hold for the tensors above what these need.
 std::int64_t spare_bytes(const BlockShape& shape, const BatchShape& batch,
                          const BlockElements& of) {
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));

@@ -55,7 +55,7 @@ struct RankPlaces {
   int port = 0;
   std::string secret;
 };
-/// Of this process's terminal, the columns that are left beside a prefix; 0: it has none.
+/// The columns of this process's terminal that are left beside a prefix; 0: it has no terminal.
 [[nodiscard]] int columns_beside(std::size_t prefix);
 
 /// The variables that torchrun would give this host's rank `local`, and the run's secret.

@@ -20,7 +20,7 @@ struct TracedSteps {
   std::int64_t first = 0;  // 0: all that there is room for
   std::int64_t last = 0;
 };
-/// Of an empty text, all. Throws user_error for a text that is no such range.
+/// An empty text stands for all steps. Throws user_error for a text that is no such range.
 [[nodiscard]] TracedSteps parse_traced_steps(const std::string& text);
 
 /// The steps of a flag that takes a count, or below 1 a share of `all`, rounded up as Transformers

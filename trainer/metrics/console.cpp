@@ -32,7 +32,7 @@ int columns_of(std::FILE* file) {
   return ::ioctl(::fileno(file), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
 }
 
-/// What a launcher says of its terminal to a program whose lines it relays; 0: nothing.
+/// The columns that a launcher tells to a program whose lines it relays; 0: it tells none.
 std::size_t columns_of_launcher(std::FILE* file) {
   struct stat about{};
   const char* const given = std::getenv("TANDEM_COLUMNS");

@@ -320,7 +320,7 @@ TEST_F(Report, ABrowserDrawsEveryPanel) {
   EXPECT_EQ(count(cut, "data-drawn=\"empty\""), 17U);
 }
 
-// Of three runs: a colour per figure, a dash per run, and a column of the summary for each.
+// A page of three runs has a colour per figure, a dash and a column of the summary per run.
 TEST_F(Report, SeveralRunsAreReadSideBySide) {
   if (shell("command -v node").code != 0) {
     GTEST_SKIP() << "no node here; apt-get install nodejs";

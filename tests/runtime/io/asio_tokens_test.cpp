@@ -112,7 +112,7 @@ TEST(AsioTokens, AReferenceIsGivenAsOne) {
             co_await refer_to<void(asio::error_code, Owner&)>(*at, use_task_result);
         EXPECT_FALSE(error);
         EXPECT_EQ(&beside_error, at);
-        // What cannot be changed may be a temporary of the operation's: it is copied.
+        // A constant value may be a temporary of the operation, so it is copied.
         auto&& copied = co_await refer_to<void(const std::string&)>(*read, use_task);
         static_assert(std::is_same_v<decltype(copied), std::string&&>);
         EXPECT_EQ(copied, "text");
