@@ -44,9 +44,7 @@ void add_own_flags(CLI::App& app, CifarFlags& f) {
                  "safetensors file to start from; default: fresh weights");
   app.add_option("--workers", f.workers, "Threads that make micro-batches")->capture_default_str();
   app.add_option("--prefetch", f.prefetch, "Micro-batches made ahead")->capture_default_str();
-  app.add_option("--summary_skip", f.summary_skip,
-                 "First steps that the summary's figures leave out")
-      ->capture_default_str();
+  add_summary_skip(app, f);
 }
 
 void check(const CifarFlags& f) {

@@ -197,16 +197,12 @@ void add_model_and_rate_flags(CLI::App& app, FinetuneFlags& f) {
 void add_length_and_report_flags(CLI::App& app, FinetuneFlags& f) {
   add_seed(app, f.seed, "Seed of weights, shuffle and dropout");
   app.add_flag("--deterministic", f.deterministic, "Accepted: every run is deterministic");
-  app.add_option("--log_interval,--logging_steps", f.log_interval,
-                 "Steps between console lines, or below 1 their share of the run")
-      ->capture_default_str();
+  add_log_interval(app, f);
   app.add_option(
          "--log_level", f.log_level,
          "DEBUG (a line for every step), INFO, WARNING or ERROR (nothing else on the console)")
       ->capture_default_str();
-  app.add_option("--summary_skip", f.summary_skip,
-                 "First steps that the summary's figures leave out")
-      ->capture_default_str();
+  add_summary_skip(app, f);
   app.add_option("--steps,--max_steps", f.steps,
                  "Stop after N optimizer steps; 0: --num_train_epochs decides")
       ->capture_default_str();

@@ -44,6 +44,18 @@ void add_config_flags(CLI::App& app, RunFlags& f) {
                  "Micro-batches per step; default: the config's, and without one 1");
 }
 
+void add_log_interval(CLI::App& app, RunFlags& f) {
+  app.add_option("--log_interval,--logging_steps", f.log_interval,
+                 "Steps between console lines, or below 1 their share of the run")
+      ->capture_default_str();
+}
+
+void add_summary_skip(CLI::App& app, RunFlags& f) {
+  app.add_option("--summary_skip", f.summary_skip,
+                 "First steps that the summary's figures leave out")
+      ->capture_default_str();
+}
+
 void add_run_flags(CLI::App& app, RunFlags& f) {
   add_config_flags(app, f);
   app.option_defaults()->group("Engine");
@@ -168,12 +180,8 @@ bool parse_trainer_flags(const std::string& about, RunFlags& f, int argc, const 
                  "Stop after N optimizer steps; 0: the epochs decide")
       ->capture_default_str();
   add_seed(app, f.seed, "Seed of the shuffle");
-  app.add_option("--log_interval,--logging_steps", f.log_interval,
-                 "Steps between console lines, or below 1 their share of the run")
-      ->capture_default_str();
-  app.add_option("--summary_skip", f.summary_skip,
-                 "First steps that the summary's figures leave out")
-      ->capture_default_str();
+  add_log_interval(app, f);
+  add_summary_skip(app, f);
   add_run_flags(app, f);
   if (!parse_run_flags(app, f, argc, argv)) {
     return false;

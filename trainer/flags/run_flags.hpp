@@ -81,6 +81,10 @@ void add_run_flags(CLI::App& app, RunFlags& flags);
 /// Throws user_error for a value that makes no sense.
 void check_run_flags(const RunFlags& flags);
 
+/// --log_interval, and --summary_skip.
+void add_log_interval(CLI::App& app, RunFlags& flags);
+void add_summary_skip(CLI::App& app, RunFlags& flags);
+
 /// For a trainer that has no flags of its own: all of the above, parsed and checked. The values
 /// that `flags` has are the defaults, and `about` is the first line of --help. False as above.
 [[nodiscard]] bool parse_trainer_flags(const std::string& about, RunFlags& flags, int argc,
