@@ -21,6 +21,7 @@ function(tandem_library name)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${TANDEM_INCLUDE_LINKS}>)
   target_compile_features(tandem_${name} PUBLIC cxx_std_20)
   target_link_libraries(tandem_${name} PUBLIC ${arg_LINK})
+  tandem_unity(tandem_${name})
 endfunction()
 
 # tandem_simd(NAME): the library's kernels are compiled for AVX-512, AVX2 and without SIMD. A CPU of the years between is not
@@ -71,6 +72,7 @@ function(tandem_tests name)
   endif()
   target_compile_definitions(test_${name} PRIVATE
     TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TANDEM_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  tandem_unity(test_${name})
   tandem_discover_tests(test_${name} ${name} ${arg_BY_SUITE})
 endfunction()
 
@@ -113,6 +115,7 @@ function(tandem_bench name)
   endif()
   add_executable(bench_${name} ${sources})
   target_link_libraries(bench_${name} PRIVATE ${arg_LINK} benchmark::benchmark)
+  tandem_unity(bench_${name})
 endfunction()
 
 # tandem_reuse_pch(FROM programs...): the headers of the library tandem_FROM, parsed once, serve programs as well. Those are

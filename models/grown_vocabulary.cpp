@@ -30,7 +30,7 @@ namespace {
 constexpr std::string_view kWhere = "new tokens";
 constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMostTokenizerBytes = std::uint64_t{1} << 30;
-constexpr std::size_t kMostTokens = 65536;
+constexpr std::size_t kMostAddedTokens = 65536;
 constexpr std::int64_t kMultiple = 64;
 constexpr std::int64_t kPieceElements = 1 << 18;
 
@@ -138,9 +138,9 @@ std::vector<std::string> read_new_tokens(const fs::path& file) {
     }
     tokens.push_back(std::move(line));
   }
-  if (tokens.empty() || tokens.size() > kMostTokens) {
+  if (tokens.empty() || tokens.size() > kMostAddedTokens) {
     throw user_error(kWhere, "{} has {} tokens; write 1 to {}, one in each line", file.string(),
-                     tokens.size(), kMostTokens);
+                     tokens.size(), kMostAddedTokens);
   }
   return tokens;
 }

@@ -20,6 +20,7 @@ import rooms
 import tidy
 
 ROOT = rooms.ROOT
+UNIT = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 HEADER = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
@@ -85,10 +86,23 @@ def translation_units(names, known):
     return list(dict.fromkeys(unit for unit in (name if name in known else first.get(name) for name in names) if unit))
 
 
-def compiled_files(database):
+def commands(database):
+    """The entries of a build's compile_commands.json, those of units of several sources (cmake/Unity.cmake) as one for each."""
+    found = []
+    for entry in json.loads(database.read_text(encoding="utf-8")):
+        unit = entry["file"]
+        if "/Unity/" not in unit:
+            found.append(entry)
+        elif Path(unit).is_file():
+            for source in UNIT.findall(Path(unit).read_text(encoding="utf-8")):
+                found.append(entry | {"file": source, "command": entry["command"].replace(unit, source)})
+    return found
+
+
+def compiled_files(entries):
     """The sources that can be looked at: those of the build whose precompiled header is there, and which clang compiles."""
     found = set()
-    for entry in json.loads(database.read_text(encoding="utf-8")):
+    for entry in entries:
         if entry["file"].endswith(".cu"):
             continue
         header = re.search(r"-include-pch -Xclang (\S+)", entry["command"])
@@ -106,17 +120,21 @@ def check_changes(build, most):
     if lines is None:
         print("lint: no git history to compare with, so clang-tidy is left out")
         return 0
-    units = translation_units(lines, compiled_files(database))
+    entries = commands(database)
+    units = translation_units(lines, compiled_files(entries))
     if not units:
         print("lint: no C++ file changed, so clang-tidy has nothing to look at")
         return 0
     what = f"{most} of {len(units)} changed sources, the most changed ones" if len(units) > most else f"{len(units)} sources"
     print(f"lint: clang-tidy on {what}", flush=True)
 
+    single = build / "single"
+    single.mkdir(exist_ok=True)
+    (single / "compile_commands.json").write_text(json.dumps(entries, indent=0), encoding="utf-8")
     changed = json.dumps([{"name": name, "lines": ranges} for name, ranges in lines.items()])
 
     def look(unit):
-        return run("clang-tidy-19", "-p", str(build), "--quiet", "--warnings-as-errors=*", f"--line-filter={changed}", unit)
+        return run("clang-tidy-19", "-p", str(single), "--quiet", "--warnings-as-errors=*", f"--line-filter={changed}", unit)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         done = list(pool.map(look, units[:most]))

@@ -20,25 +20,17 @@
 
 namespace tandem {
 
-using Clock = std::chrono::steady_clock;
-using rendezvous::Answer;
-using rendezvous::Closing;
-using rendezvous::Opening;
-using rendezvous::Question;
-using rendezvous::Reply;
-using rendezvous::Request;
-using rendezvous::Role;
 using std::chrono::milliseconds;
 
 struct RendezvousServer::Connection {
   enum class State { kOpening, kClosing, kProven };
 
   OwnedDescriptor socket;
-  Clock::time_point since = Clock::now();
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
   State state = State::kOpening;
   rendezvous::Nonce of_client{};
   rendezvous::Nonce of_server{};
-  std::array<std::byte, sizeof(Opening)> handshake{};
+  std::array<std::byte, sizeof(rendezvous::Opening)> handshake{};
   std::size_t got = 0;  // of the handshake's message under way
   std::string in;       // the request under way
   std::string out;      // of the reply, what the socket did not take yet
@@ -53,7 +45,7 @@ struct RendezvousServer::Connection {
   /// Bytes that came, 0: none yet, -1: it ended.
   [[nodiscard]] ssize_t receive(void* into, std::size_t most) const;
 };
-static_assert(sizeof(Closing) <= sizeof(Opening));
+static_assert(sizeof(rendezvous::Closing) <= sizeof(rendezvous::Opening));
 
 namespace {
 const std::string kNothing;
@@ -121,8 +113,9 @@ void RendezvousServer::serve() {
   // Rank 0 gives up before all have met, because of what another one has set: that one still gets
   // to ask what rank 0 has set, and ends with the same words.
   const bool met = !listens_.exchange(false);
-  for (const auto end = Clock::now() + (met ? milliseconds(0) : rendezvous::kLastAnswers);
-       !connections_.empty() && Clock::now() < end;) {
+  for (const auto end =
+           std::chrono::steady_clock::now() + (met ? milliseconds(0) : rendezvous::kLastAnswers);
+       !connections_.empty() && std::chrono::steady_clock::now() < end;) {
     turn(/*most_ms=*/20);
   }
 }
@@ -185,7 +178,7 @@ void RendezvousServer::make_room() {
 }
 
 void RendezvousServer::drop_unproven(bool only_late) {
-  const auto late = Clock::now() - rendezvous::kTimeToProve;
+  const auto late = std::chrono::steady_clock::now() - rendezvous::kTimeToProve;
   std::erase_if(connections_, [&](const Connection& some) {
     return !some.is_proven() && (!only_late || some.since < late);
   });
@@ -204,7 +197,7 @@ bool RendezvousServer::advance(Connection& connection) {
 
 bool RendezvousServer::take_handshake(Connection& c) {
   const bool opens = c.state == Connection::State::kOpening;
-  const std::size_t wanted = opens ? sizeof(Opening) : sizeof(Closing);
+  const std::size_t wanted = opens ? sizeof(rendezvous::Opening) : sizeof(rendezvous::Closing);
   const ssize_t got = c.receive(c.handshake.data() + c.got, wanted - c.got);
   if (got <= 0) {
     return got == 0;
@@ -215,26 +208,28 @@ bool RendezvousServer::take_handshake(Connection& c) {
   }
   c.got = 0;
   if (opens) {
-    Opening opening;
+    rendezvous::Opening opening;
     std::memcpy(&opening, c.handshake.data(), sizeof(opening));
     if (opening.magic != rendezvous::kMagic) {
       return false;
     }
     if (opening.version != rendezvous::kVersion) {  // it is told so, and learns no proof
-      const Answer other{};
+      const rendezvous::Answer other{};
       (void)c.send(&other, sizeof(other));
       return false;
     }
     c.of_client = opening.nonce;
     c.of_server = rendezvous::random_nonce();
     c.state = Connection::State::kClosing;
-    const Answer answer{.nonce = c.of_server,
-                        .proof = prove(Role::kServer, secret_, run_, c.of_client, c.of_server)};
+    const rendezvous::Answer answer{
+        .nonce = c.of_server,
+        .proof = prove(rendezvous::Role::kServer, secret_, run_, c.of_client, c.of_server)};
     return c.send(&answer, sizeof(answer));
   }
-  Closing closing;
+  rendezvous::Closing closing;
   std::memcpy(&closing, c.handshake.data(), sizeof(closing));
-  if (!is_proof(closing.proof, Role::kClient, secret_, run_, c.of_client, c.of_server)) {
+  if (!is_proof(closing.proof, rendezvous::Role::kClient, secret_, run_, c.of_client,
+                c.of_server)) {
     return false;
   }
   c.state = Connection::State::kProven;
@@ -247,9 +242,9 @@ bool RendezvousServer::take_handshake(Connection& c) {
 bool RendezvousServer::take_request(Connection& c) {
   std::array<char, 16384> some;
   for (;;) {
-    std::size_t wanted = sizeof(Request);
-    Request request;
-    if (c.in.size() >= sizeof(Request)) {
+    std::size_t wanted = sizeof(rendezvous::Request);
+    rendezvous::Request request;
+    if (c.in.size() >= sizeof(rendezvous::Request)) {
       std::memcpy(&request, c.in.data(), sizeof(request));
       if (request.key_bytes == 0 || request.key_bytes > rendezvous::kMostKeyBytes ||
           request.value_bytes > rendezvous::kMostValueBytes) {
@@ -270,26 +265,26 @@ bool RendezvousServer::take_request(Connection& c) {
   }
 }
 
-bool RendezvousServer::answer(Connection& c, Question question, const std::string& key,
+bool RendezvousServer::answer(Connection& c, rendezvous::Question question, const std::string& key,
                               std::string value) {
   auto found = values_.find(key);
   switch (question) {
-    case Question::kSet:
+    case rendezvous::Question::kSet:
       return store(key, std::move(value)) && reply(c, &kNothing);
-    case Question::kCount: {
+    case rendezvous::Question::kCount: {
       const std::string before = found == values_.end() ? "0" : found->second;
       const std::string after = std::to_string(std::strtoll(before.c_str(), nullptr, 10) + 1);
       return store(key, after) && reply(c, &after);
     }
-    case Question::kGet:
+    case rendezvous::Question::kGet:
       return reply(c, found == values_.end() ? nullptr : &found->second);
   }
   return false;
 }
 
 bool RendezvousServer::reply(Connection& c, const std::string* value) {
-  const Reply head{.is_there = value != nullptr ? 1U : 0U,
-                   .value_bytes = value != nullptr ? value->size() : 0};
+  const rendezvous::Reply head{.is_there = value != nullptr ? 1U : 0U,
+                               .value_bytes = value != nullptr ? value->size() : 0};
   c.out.assign(reinterpret_cast<const char*>(&head), sizeof(head));
   return value == nullptr ? c.flush() : c.send(value->data(), value->size());
 }

@@ -21,8 +21,8 @@ namespace {
 constexpr std::string_view kWhere = "dataset";
 constexpr std::string_view kFormat = "tandem-tokens";
 constexpr std::string_view kVersion = "1";
-constexpr std::int64_t kMostVocabulary = std::int64_t{1} << 31;  // ids are 32 bits
-constexpr std::int64_t kMostTokens = std::int64_t{1} << 48;      // so that no sum overflows
+constexpr std::int64_t kMostVocabulary = std::int64_t{1} << 31;    // ids are 32 bits
+constexpr std::int64_t kMostTokensOfFile = std::int64_t{1} << 48;  // so that no sum overflows
 constexpr std::uint64_t kMostTokenizerBytes = 512u << 20;
 constexpr std::size_t kHashedBytes = std::size_t{1} << 22;  // at a time
 constexpr std::uint64_t kReleaseEveryBytes = std::uint64_t{1} << 26;
@@ -76,9 +76,9 @@ std::int64_t TokenFile::count_of(const std::string& name) const {
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || value < 0 ||
-      value > kMostTokens) {
+      value > kMostTokensOfFile) {
     throw damaged(fmt::format("its header says {} = \"{}\", a number up to {} is needed", name,
-                              text, kMostTokens));
+                              text, kMostTokensOfFile));
   }
   return value;
 }

@@ -31,15 +31,15 @@ std::optional<int> skip_number(std::string_view& text) {
 }
 
 /// The parts of a name: [bf16_]zero_pp_rank_R_mp_rank_00_..., or mp_rank_00_... without ranks.
-struct Name {
+struct FileName {
   std::string_view prefix;
   bool partitioned = false;
   int rank = 0;
   bool optimizer = false;
 };
 
-std::optional<Name> parse(std::string_view text) {
-  Name name;
+std::optional<FileName> parse(std::string_view text) {
+  FileName name;
   for (const std::string_view prefix : {"bf16_", "fp16_"}) {
     if (skip(text, prefix)) {
       name.prefix = prefix;

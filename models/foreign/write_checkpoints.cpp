@@ -21,7 +21,7 @@ constexpr std::int64_t kPieceElements = 1 << 20;
 constexpr std::array kKinds = {"fp32", "exp_avg", "exp_avg_sq"};
 constexpr double kUniversalVersion = 0.4;
 // DeepSpeed takes as many groups as its run has, and nothing out of them but what they name.
-constexpr int kGroups = 16;
+constexpr int kMostGroups = 16;
 constexpr std::string_view kDeepSpeedVersion = "0.19.8";  // where the checkpoint names none
 
 bool is_trained(const ImportedTensor& tensor) { return !tensor.frozen; }
@@ -95,7 +95,7 @@ std::optional<double> next_rate(const ImportedCheckpoint& checkpoint) {
 
 void append_groups(PickleText& out, std::optional<double> rate) {
   out.begin_list();
-  for (int i = 0; i < kGroups; ++i) {
+  for (int i = 0; i < kMostGroups; ++i) {
     Dict group(out);
     group["params"].begin_list();
     out.end_list();

@@ -23,7 +23,7 @@ std::atomic<std::int64_t> g_allocations{0};
 // to count.
 #ifndef TANDEM_TEST_SANITIZED
 void* operator new(std::size_t bytes) {
-  if (tandem::testing::t_uncounted == 0) {
+  if (tandem::test::t_uncounted == 0) {
     g_allocations.fetch_add(1, std::memory_order_relaxed);
   }
   if (void* block = std::malloc(bytes)) {
@@ -35,7 +35,7 @@ void operator delete(void* block) noexcept { std::free(block); }
 void operator delete(void* block, std::size_t) noexcept { std::free(block); }
 #endif
 
-namespace tandem::testing {
+namespace tandem::test {
 std::int64_t allocations() noexcept { return g_allocations.load(); }
 bool allocations_are_counted() noexcept {
 #ifdef TANDEM_TEST_SANITIZED
@@ -44,4 +44,4 @@ bool allocations_are_counted() noexcept {
   return true;
 #endif
 }
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-namespace tandem::testing {
+namespace tandem::test {
 
 [[nodiscard]] std::int64_t allocations() noexcept;
 /// False under a sanitizer, whose own operators stay.
 [[nodiscard]] bool allocations_are_counted() noexcept;
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

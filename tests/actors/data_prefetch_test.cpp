@@ -15,8 +15,8 @@
 namespace tandem {
 namespace {
 
-using testing::settle;
-using testing::World;
+using test::settle;
+using test::World;
 
 using Text = std::unique_ptr<std::string>;  // movable only, as a batch may be
 

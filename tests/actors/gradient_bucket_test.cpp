@@ -13,9 +13,9 @@
 namespace tandem {
 namespace {
 
-using testing::FakeBackend;
-using testing::settle;
-using testing::World;
+using test::FakeBackend;
+using test::settle;
+using test::World;
 
 /// One unit with one gradient slot; reduces by itself, or on the given backend.
 struct BucketWorld : World {

@@ -13,9 +13,9 @@
 namespace tandem {
 namespace {
 
-using testing::FakeBackend;
-using testing::settle;
-using testing::World;
+using test::FakeBackend;
+using test::settle;
+using test::World;
 
 /// One unit of 5000 elements, two slots, a backend of `world_size`; visits and their ends are
 /// driven by the test.

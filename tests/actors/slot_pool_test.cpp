@@ -12,8 +12,8 @@
 namespace tandem {
 namespace {
 
-using testing::settle;
-using testing::World;
+using test::settle;
+using test::World;
 
 struct PoolWorld : World {
   static constexpr std::size_t kSlotBytes = 4096;

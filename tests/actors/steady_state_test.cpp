@@ -16,7 +16,7 @@
 namespace tandem {
 namespace {
 
-using testing::World;
+using test::World;
 
 constexpr std::uint32_t kUnits = 5;
 constexpr double kClip = 250;                  // acts in about half of the steps
@@ -230,7 +230,7 @@ TEST(ActorsTogether, TrainToTheBitsOfPlainLoops) {
 }
 
 TEST(ActorsTogether, NoAllocationPerMessageAfterWarmUp) {
-  if (!testing::allocations_are_counted()) {
+  if (!test::allocations_are_counted()) {
     GTEST_SKIP() << "under a sanitizer the runtime's pools reuse nothing";
   }
   Rank rank(3);
@@ -240,9 +240,9 @@ TEST(ActorsTogether, NoAllocationPerMessageAfterWarmUp) {
     }
   };
   rank.loop.run(train, &rank, 50);
-  const std::int64_t before = testing::allocations();
+  const std::int64_t before = test::allocations();
   rank.loop.run(train, &rank, 200);
-  const std::int64_t allocations = testing::allocations() - before;
+  const std::int64_t allocations = test::allocations() - before;
   // 200 steps are some 20,000 messages. A queue that was never as full before may still grow once.
   EXPECT_LT(allocations, 20) << "in 200 steps";
 }

@@ -21,8 +21,8 @@
 namespace tandem::fuzz {
 namespace {
 
-using testing::call_rank_0;
-using testing::ShmHello;
+using test::call_rank_0;
+using test::ShmHello;
 
 constexpr std::size_t kArenaBytes = std::size_t{1} << 20;
 constexpr std::size_t kOperandBytes = 24'576;

@@ -23,9 +23,9 @@
 namespace tandem {
 namespace {
 
+using test::Launched;
+using test::lines_of;
 using ::testing::HasSubstr;
-using testing::Launched;
-using testing::lines_of;
 using ::testing::Not;
 using namespace std::chrono_literals;
 

@@ -20,8 +20,8 @@
 namespace tandem {
 namespace {
 
+using test::lines_of;
 using ::testing::HasSubstr;
-using testing::lines_of;
 using ::testing::Not;
 using namespace std::chrono_literals;
 
@@ -40,19 +40,19 @@ class Hosts : public ::testing::Test {
   ~Hosts() override { std::filesystem::remove_all(folder_); }
 
   /// `hosts` as of --hosts; ranks are `sh -c script`, and meet on the loopback.
-  [[nodiscard]] testing::Launched on(const std::string& hosts, const std::string& script,
-                                     std::vector<std::string> more = {},
-                                     std::vector<std::string> variables = {}) const {
+  [[nodiscard]] test::Launched on(const std::string& hosts, const std::string& script,
+                                  std::vector<std::string> more = {},
+                                  std::vector<std::string> variables = {}) const {
     more.insert(more.end(), {"--hosts", hosts, "--master_addr", "127.0.0.1"});
     return with(more, {"/bin/sh", "-c", script}, std::move(variables));
   }
-  [[nodiscard]] testing::Launched with(const std::vector<std::string>& flags,
-                                       const std::vector<std::string>& command,
-                                       std::vector<std::string> variables = {}) const {
+  [[nodiscard]] test::Launched with(const std::vector<std::string>& flags,
+                                    const std::vector<std::string>& command,
+                                    std::vector<std::string> variables = {}) const {
     variables.insert(variables.end(), {fmt::format("PATH={}:/usr/local/bin:/usr/bin:/bin", folder_),
                                        "HOME=" + folder_, "SSH_CONNECTION=", "FAKE_SSH_LOG=" + log_,
                                        "FAKE_SSH_CUT=" + cut_});
-    return testing::Launched(flags, command, variables);
+    return test::Launched(flags, command, variables);
   }
   void cut() const { std::ofstream{cut_}; }
 
@@ -63,7 +63,7 @@ class Hosts : public ::testing::Test {
 };
 
 /// The part of a host ends by itself where the launcher cannot: waits for that.
-void wait_for_nothing_left(const testing::Launched& run) {
+void wait_for_nothing_left(const test::Launched& run) {
   while (run.left() > 0) {  // the test's own limit ends it if they stay
     std::this_thread::sleep_for(10ms);
   }

@@ -31,7 +31,7 @@ namespace {
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-using testing::lines_of;
+using test::lines_of;
 
 struct Setup {
   int ranks = 2;
@@ -42,12 +42,12 @@ struct Setup {
 };
 
 /// Ranks of this host that are `sh -c script`, or a command.
-class Launched : public testing::Launched {
+class Launched : public test::Launched {
  public:
   Launched(const Setup& setup, const std::string& script)
       : Launched(setup, std::vector<std::string>{"/bin/sh", "-c", script}) {}
   Launched(const Setup& setup, const std::vector<std::string>& command)
-      : testing::Launched(flags(setup), command) {}
+      : test::Launched(flags(setup), command) {}
 
  private:
   static std::vector<std::string> flags(const Setup& setup) {

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tandem::testing {
+namespace tandem::test {
 
 /// A launcher; its output and errors come through one pipe. A variable marks its processes.
 class Launched {
@@ -114,4 +114,4 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -22,15 +22,15 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::FakeCuda;
-using testing::FakeGroups;
-using testing::FakeNccl;
-using testing::FakePeers;
-using testing::NcclThreadRank;
+using test::FakeCuda;
+using test::FakeGroups;
+using test::FakeNccl;
+using test::FakePeers;
+using test::NcclThreadRank;
 
 /// As a real one, whose kernels are launched when the lane comes to them: what a segment exchanges
 /// is asked for in its middle.
-class FakeComputeAtOnce final : public testing::FakeComputeDevice {
+class FakeComputeAtOnce final : public test::FakeComputeDevice {
  public:
   FakeComputeAtOnce() : FakeComputeDevice(1us) {}
   void queue(std::function<void()> work) override {
@@ -40,7 +40,7 @@ class FakeComputeAtOnce final : public testing::FakeComputeDevice {
 };
 
 std::shared_ptr<Gpu> open_at_once(int local_rank) {
-  std::shared_ptr<Gpu> gpu = testing::fake_gpus(1us)(local_rank);
+  std::shared_ptr<Gpu> gpu = test::fake_gpus(1us)(local_rank);
   gpu->compute = std::make_shared<FakeComputeAtOnce>();
   return gpu;
 }

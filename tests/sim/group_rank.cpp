@@ -17,14 +17,14 @@ using std::chrono::microseconds;
 constexpr std::size_t kSlots = 2;  // visits that gathers run ahead
 
 float first_weight(std::size_t layer, std::size_t i) {
-  const std::uint32_t bits = testing::mixed(static_cast<std::uint32_t>(i + 7919 * layer));
+  const std::uint32_t bits = test::mixed(static_cast<std::uint32_t>(i + 7919 * layer));
   return 0.5F + static_cast<float>(bits % 1024) / 2048;
 }
 
 /// Returns a value of a group's row at the start.
 float first_value(std::uint32_t group, std::size_t token, std::size_t head) {
   const std::uint32_t bits =
-      testing::mixed(static_cast<std::uint32_t>(head + 31 * token) + 104729 * group);
+      test::mixed(static_cast<std::uint32_t>(head + 31 * token) + 104729 * group);
   return static_cast<float>(static_cast<std::int32_t>(bits % 4096) - 2048) / 300;
 }
 

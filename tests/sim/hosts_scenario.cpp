@@ -38,12 +38,12 @@ struct Operation {
 
 /// A bf16 number of any of many magnitudes, so that another order of additions gives other bits.
 float number(std::size_t of, std::size_t i) {
-  const std::uint32_t bits = testing::mixed(static_cast<std::uint32_t>(i + 7919 * of));
+  const std::uint32_t bits = test::mixed(static_cast<std::uint32_t>(i + 7919 * of));
   const std::uint32_t exponent = 107 + bits % 40;
   return std::bit_cast<float>((bits & 0x807f0000) | exponent << 23);
 }
 std::byte byte_of(std::size_t of, std::size_t i) {
-  return static_cast<std::byte>(testing::mixed(static_cast<std::uint32_t>(i + 977 * of)));
+  return static_cast<std::byte>(test::mixed(static_cast<std::uint32_t>(i + 977 * of)));
 }
 
 struct HostsPlan {

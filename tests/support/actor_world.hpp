@@ -8,7 +8,7 @@
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 struct World {
   EventLoop loop{{.name = "test"}};
@@ -33,4 +33,4 @@ inline Task<> settle() {
   }
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

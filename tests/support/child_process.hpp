@@ -14,7 +14,7 @@
 
 #include "runtime/util/error.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 /// `body` runs there; what it writes to the pipe, and the text of what it throws, comes back. The
 /// exit code is 0, that of an Error, or 1.
@@ -74,4 +74,4 @@ class ChildProcess {
   int pipe_ = -1;
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

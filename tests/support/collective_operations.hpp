@@ -6,7 +6,7 @@
 
 #include "actors/collectives/collective_backend.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 inline constexpr std::array<const char*, 6> kOperations = {
     "all-gather", "broadcast", "all-to-all", "reduce-scatter", "all-reduce", "exchange"};
@@ -50,4 +50,4 @@ inline Task<> operate(CollectiveBackend* backend, Operands o, std::size_t kind, 
   }
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -12,7 +12,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
-namespace tandem::testing {
+namespace tandem::test {
 
 class CountingAllocator final : public c10::Allocator {
  public:
@@ -61,4 +61,4 @@ class CountedTensors {
   c10::Allocator* before_;
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

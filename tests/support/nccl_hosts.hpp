@@ -16,7 +16,7 @@
 #include "tests/support/net_ranks.hpp"
 #include "tests/support/shm_world.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 class NcclHostsMeeting {
  public:
@@ -47,4 +47,4 @@ class NcclHostsMeeting {
   std::string job_;
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -16,7 +16,7 @@
 #include "tests/support/nccl_world.hpp"
 #include "tests/support/reduction_reference.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 /// A rank's sum and error at the end.
 struct NcclTrained {
@@ -79,4 +79,4 @@ struct NcclTraining {
   }
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -17,7 +17,7 @@
 #include "tests/support/collective_operations.hpp"
 #include "tests/support/fakes/fake_nccl.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 /// The messages between the ranks of one process. Any thread.
 class FakePeers {
@@ -270,4 +270,4 @@ struct NcclWorld {
   }
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -27,10 +27,10 @@ namespace tandem {
 
 enum class NetKind { kSim, kUcx };
 
-inline std::string name_of(const ::testing::TestParamInfo<NetKind>& info) {
+inline std::string name_of_net(const ::testing::TestParamInfo<NetKind>& info) {
   return info.param == NetKind::kSim ? "Sim" : "Ucx";
 }
-inline void PrintTo(NetKind kind, std::ostream* out) { *out << name_of({kind, 0}); }
+inline void PrintTo(NetKind kind, std::ostream* out) { *out << name_of_net({kind, 0}); }
 
 /// Where ranks that are threads learn each other's addresses.
 class AddressBook {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tandem::testing {
+namespace tandem::test {
 
 class OracleTensors {
  public:
@@ -47,4 +47,4 @@ class OracleTensors {
   std::vector<char> data_;
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -9,7 +9,7 @@
 #include "actors/collectives/collective_backend.hpp"
 #include "tests/support/actor_world.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 inline std::uint32_t mixed(std::uint32_t x) {
   x = (x ^ (x >> 16)) * 0x45d9f3bU;
@@ -60,4 +60,4 @@ struct Expected {
   }
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

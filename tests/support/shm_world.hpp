@@ -20,7 +20,7 @@
 #include "tests/support/child_process.hpp"
 #include "tests/support/collective_operations.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 inline std::string random_job() {
   std::uint64_t words[2] = {};
@@ -93,4 +93,4 @@ class RankProcess : public ChildProcess {
         }) {}
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -80,7 +80,7 @@ class SimNcclHost {
       return heard != host_.heard_.end() ? heard->second : 0;
     }
     void has_heard(std::uint32_t rank, std::uint64_t begun) noexcept override {
-      const testing::Uncounted uncounted;
+      const test::Uncounted uncounted;
       host_.heard_[rank] = begun;
     }
     [[nodiscard]] std::uint32_t first_rank() const noexcept override { return host_.first_; }
@@ -90,7 +90,7 @@ class SimNcclHost {
     [[nodiscard]] std::uint32_t rank() const noexcept override { return local_; }
 
     void say_awaited(std::uint32_t rank, Awaited awaited) noexcept override {
-      const testing::Uncounted uncounted;
+      const test::Uncounted uncounted;
       host_.awaited_[rank] = awaited;
       spoke_at_ = host_.world_.now();
     }

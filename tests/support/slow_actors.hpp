@@ -85,9 +85,9 @@ struct Merging : Actor<Merging, Note, Read> {
 };
 
 template <class A>
-struct World {
-  explicit World(MailboxOptions options) : actor(options) { actor.start(scope); }
-  ~World() {
+struct MailboxWorld {
+  explicit MailboxWorld(MailboxOptions options) : actor(options) { actor.start(scope); }
+  ~MailboxWorld() {
     actor.close();
     loop.run(&Scope::join, &scope);
     EXPECT_EQ(actor.address().depth(), 0U);

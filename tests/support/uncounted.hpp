@@ -1,7 +1,7 @@
 // tests/support/uncounted.hpp — leaves a fake's allocations out of those of the code under test.
 #pragma once
 
-namespace tandem::testing {
+namespace tandem::test {
 
 inline thread_local int t_uncounted = 0;
 
@@ -13,4 +13,4 @@ struct Uncounted {
   Uncounted& operator=(const Uncounted&) = delete;
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -2,10 +2,10 @@
 // told on each.
 //
 //   class Devices : public ::testing::TestWithParam<Way> {};
-//   INSTANTIATE_TEST_SUITE_P(Ways, Devices, testing::kWays, testing::name_of_way);
+//   INSTANTIATE_TEST_SUITE_P(Ways, Devices, test::kWays, test::name_of_way);
 //   ...
-//   for (const Pace& pace : testing::paces_of(GetParam())) {
-//     const testing::DeviceRun run(GetParam(), pace);
+//   for (const Pace& pace : test::paces_of(GetParam())) {
+//     const test::DeviceRun run(GetParam(), pace);
 //     EXPECT_EQ(train(run.on_device(setting)), expected);
 //   }
 #pragma once
@@ -17,7 +17,7 @@
 
 #include "tests/support/fakes/fake_run.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 /// kSim: the simulated device. kGpu: a GPU, on the fake of CUDA's calls.
 enum class Way { kSim, kGpu };
@@ -72,4 +72,4 @@ class DeviceRun {
   std::optional<FakeRun> gpu_;
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

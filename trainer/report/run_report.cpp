@@ -74,14 +74,14 @@ std::string why_not_ordinary(int error) {
                            : std::strerror(error);
 }
 
-struct Verdict {
+struct UnusualStep {
   std::int64_t step = 0;
   std::string what;
 };
 
 struct Metrics {
   std::map<std::string_view, Curve> curves;
-  std::vector<Verdict> verdicts;  // those that are not "commit"
+  std::vector<UnusualStep> verdicts;  // those that are not "commit"
   std::int64_t steps = 0;
   std::int64_t last_step = 0;
   std::int64_t speculated = 0;
@@ -169,7 +169,7 @@ void write_metrics(JsonWriter& json, Metrics& metrics) {
   json.field("speculated", metrics.speculated).field("unusual", metrics.unusual);
   json.field("not_finite", metrics.not_finite).field("unread_lines", metrics.unread);
   json.key("verdicts").begin_array();
-  for (const Verdict& verdict : metrics.verdicts) {
+  for (const UnusualStep& verdict : metrics.verdicts) {
     json.begin_object().field("step", verdict.step).field("what", verdict.what).end_object();
   }
   json.end_array().key("curves").begin_object();

@@ -50,15 +50,15 @@ bool is_proven(const Secret& job, Hello hello) {
   return job.is_proof(proof, "shm hello", std::as_bytes(std::span(&hello, 1)));
 }
 
-struct Name {
+struct SegmentName {
   sockaddr_un address{};
   socklen_t bytes = 0;
 };
 
 // A leading zero makes the name abstract.
-Name name_of(const std::string& job, std::uint32_t rank) {
+SegmentName name_of(const std::string& job, std::uint32_t rank) {
   const std::string text = shm_name(job, rank);
-  Name name;
+  SegmentName name;
   name.address.sun_family = AF_UNIX;
   TANDEM_CHECK(text.size() + 1 < sizeof(name.address.sun_path), "a job's name is short");
   std::ranges::copy(text, name.address.sun_path + 1);
@@ -122,7 +122,7 @@ class ShmBootstrap {
  private:
   OwnedDescriptor listen() {
     OwnedDescriptor listener = make_socket();
-    const Name name = name_of(options_.job, options_.rank);
+    const SegmentName name = name_of(options_.job, options_.rank);
     if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&name.address), name.bytes) != 0) {
       if (errno == EADDRINUSE) {
         throw failure(ExitCode::kPeer, "shm",
@@ -139,7 +139,7 @@ class ShmBootstrap {
   // The peer may not have begun to listen yet. A stranger at its name counts as no peer: nothing is
   // sent to it.
   OwnedDescriptor call(std::uint32_t peer) {
-    const Name name = name_of(options_.job, peer);
+    const SegmentName name = name_of(options_.job, peer);
     for (;;) {
       OwnedDescriptor socket = make_socket();
       const bool connected =

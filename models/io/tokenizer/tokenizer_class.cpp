@@ -9,21 +9,21 @@ namespace tandem {
 namespace {
 
 constexpr std::string_view kPlain = "TokenizersBackend";
-constexpr std::string_view kGpt2 = "GPT2Tokenizer";
-constexpr std::string_view kQwen2 = "Qwen2Tokenizer";
-constexpr std::string_view kLlama = "LlamaTokenizer";
-constexpr std::string_view kGemma = "GemmaTokenizer";
+constexpr std::string_view kGpt2Class = "GPT2Tokenizer";
+constexpr std::string_view kQwen2Class = "Qwen2Tokenizer";
+constexpr std::string_view kLlamaClass = "LlamaTokenizer";
+constexpr std::string_view kGemmaClass = "GemmaTokenizer";
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 using Pair = std::pair<std::string_view, std::string_view>;
 
 // model_type -> the class that Transformers has for it, where it has one.
-constexpr std::array<Pair, 9> kRegistered = {{{"gpt2", kGpt2},
-                                              {"qwen2", kQwen2},
-                                              {"qwen3", kQwen2},
-                                              {"qwen3_moe", kQwen2},
-                                              {"gemma3_text", kGemma},
-                                              {"gemma3", kGemma},
+constexpr std::array<Pair, 9> kRegistered = {{{"gpt2", kGpt2Class},
+                                              {"qwen2", kQwen2Class},
+                                              {"qwen3", kQwen2Class},
+                                              {"qwen3_moe", kQwen2Class},
+                                              {"gemma3_text", kGemmaClass},
+                                              {"gemma3", kGemmaClass},
                                               {"mistral", kPlain},
                                               {"mixtral", kPlain},
                                               {"phi3", kPlain}}};
@@ -68,21 +68,21 @@ std::string tokenizer_class(const JsonValue& config, const std::optional<JsonVal
 }
 
 std::span<const DefaultToken> default_tokens(std::string_view class_name) {
-  if (class_name == kGpt2) {
+  if (class_name == kGpt2Class) {
     return kGpt2Tokens;
   }
-  if (class_name == kQwen2) {
+  if (class_name == kQwen2Class) {
     return kQwen2Tokens;
   }
-  if (class_name == kLlama) {
+  if (class_name == kLlamaClass) {
     return kLlamaTokens;
   }
-  return class_name == kGemma ? std::span<const DefaultToken>(kGemmaTokens)
-                              : std::span<const DefaultToken>();
+  return class_name == kGemmaClass ? std::span<const DefaultToken>(kGemmaTokens)
+                                   : std::span<const DefaultToken>();
 }
 
 std::optional<std::string> steps_of_class(std::string_view class_name, const JsonValue& config) {
-  if (class_name == kLlama) {
+  if (class_name == kLlamaClass) {
     const bool begins = bool_or(config, "add_prefix_space", true);
     const std::string_view scheme = !begins                            ? "never"
                                     : bool_or(config, "legacy", false) ? "always"
@@ -92,7 +92,7 @@ std::optional<std::string> steps_of_class(std::string_view class_name, const Jso
         R"("prepend_scheme": "{}", "split": false}}, "unk_token": null}})",
         scheme);
   }
-  if (class_name == kGemma) {
+  if (class_name == kGemmaClass) {
     const auto unknown = config.find("unk_token");
     const std::string_view text = !unknown               ? "<unk>"
                                   : unknown->is_object() ? unknown->at("content").string()
@@ -107,7 +107,7 @@ std::optional<std::string> steps_of_class(std::string_view class_name, const Jso
 }
 
 bool decides_prefix_space(std::string_view class_name) {
-  return class_name == kGpt2 || class_name == kQwen2;
+  return class_name == kGpt2Class || class_name == kQwen2Class;
 }
 
 }  // namespace tandem

@@ -12,9 +12,9 @@
 namespace tandem {
 namespace {
 
-using testing::FakeBackend;
-using testing::settle;
-using testing::World;
+using test::FakeBackend;
+using test::settle;
+using test::World;
 
 struct CollectivesWorld : World {
   FakeBackend backend;

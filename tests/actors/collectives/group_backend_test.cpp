@@ -22,10 +22,10 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
+using test::random_job;
+using test::ShmRank;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::random_job;
-using testing::ShmRank;
 
 constexpr Duration kHeartbeat = 100ms;
 constexpr Duration kLong = 60s;

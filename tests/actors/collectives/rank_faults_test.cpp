@@ -19,13 +19,13 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
+using test::kOperations;
+using test::NcclRank;
+using test::NcclWorld;
+using test::Operands;
+using test::RankProcess;
+using test::ShmRank;
 using ::testing::HasSubstr;
-using testing::kOperations;
-using testing::NcclRank;
-using testing::NcclWorld;
-using testing::Operands;
-using testing::RankProcess;
-using testing::ShmRank;
 using ::testing::StartsWith;
 
 /// kShm: three processes over shared memory. kNccl: three ranks with GPUs, on the fakes of NCCL and
@@ -51,7 +51,7 @@ struct Ending {
 using Endings = std::array<Ending, 3>;
 
 Endings over_shm(const Story& story) {
-  ShmBackend::Options options{.world = 3, .job = testing::random_job()};
+  ShmBackend::Options options{.world = 3, .job = test::random_job()};
   if (story.fault == kStandsStill) {
     options.timeout = 300ms;
   }

@@ -16,8 +16,8 @@
 namespace tandem {
 namespace {
 
-using testing::run_ranks;
-using testing::ShmRank;
+using test::run_ranks;
+using test::ShmRank;
 
 // The bytes of one half of the stage. With four ranks a piece is one grain, so that a few dozen KB
 // already make several pieces.

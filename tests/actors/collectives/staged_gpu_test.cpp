@@ -20,7 +20,7 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::FakeCuda;
+using test::FakeCuda;
 using ::testing::HasSubstr;
 
 constexpr std::size_t kBytes = 64 << 10;
@@ -101,7 +101,7 @@ TEST(StagedOnAGpu, WhatIsAddedThereComesAfterWhatStillWritesItsBlock) {
     for (const std::size_t bad : {kElements, std::size_t{777}}) {
       GpuWorld w;
       w.connect();
-      w.staged->use_kernels(testing::fake_kernels());
+      w.staged->use_kernels(test::fake_kernels());
       auto* const block = reinterpret_cast<float*>(w.staged->allocate_on_device(kBytes));
       auto* const sum = reinterpret_cast<float*>(w.staged->allocate_on_device(kBytes));
       std::fill_n(block, kElements, 100.0F);
@@ -141,7 +141,7 @@ TEST(StagedOnAGpu, WhatIsAddedThereComesAfterWhatStillWritesItsBlock) {
 TEST(StagedOnAGpu, AKeptGradientIsCopiedThere) {
   GpuWorld w;
   w.connect();
-  w.staged->use_kernels(testing::fake_kernels());
+  w.staged->use_kernels(test::fake_kernels());
   auto* const block = reinterpret_cast<std::uint16_t*>(w.staged->allocate_on_device(kBytes));
   auto* const kept = reinterpret_cast<std::uint16_t*>(w.staged->allocate_on_device(kBytes));
   constexpr std::size_t kElements = kBytes / 2;

@@ -16,9 +16,9 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::FakeBackend;
-using testing::run_ranks;
-using testing::ShmRank;
+using test::FakeBackend;
+using test::run_ranks;
+using test::ShmRank;
 
 constexpr std::size_t kStage = 16 << 10;  // bytes of one half
 

@@ -51,7 +51,7 @@ TEST(NormDigits, AWarpMakesTheBitsOfTheCpu) {
   for (std::uint32_t seed = 0; seed < 4; ++seed) {
     std::vector<float> values(kElements);
     for (std::size_t i = 0; i < kElements; ++i) {
-      values[i] = testing::value_of(seed, 1, i) * (i % 3 == 0 ? 1e-20F : 1.0F);
+      values[i] = test::value_of(seed, 1, i) * (i % 3 == 0 ? 1e-20F : 1.0F);
     }
     if (seed == 2) {
       values[700] = INFINITY;
@@ -105,7 +105,7 @@ TEST(NormDigits, FiniteIsFinite) {
 }
 
 // ---- on a GPU ----
-using testing::OnGpu;
+using test::OnGpu;
 
 /// Three ranks' parts, seen from rank 1, added to what is there; against the CPU's bits.
 void compare_on_gpu(OnGpu& gpu, DType type, std::size_t n, bool add) {
@@ -114,7 +114,7 @@ void compare_on_gpu(OnGpu& gpu, DType type, std::size_t n, bool add) {
   std::vector<std::byte> parts(kWorld * n * width);
   std::vector<float> expected(n, 0.5F);
   for (std::uint32_t r = 0; r < kWorld; ++r) {
-    testing::fill_block(parts.data() + r * n * width, type, n, r, 0);
+    test::fill_block(parts.data() + r * n * width, type, n, r, 0);
   }
   const DeviceBuffer others = gpu.buffer(parts.data(), parts.size());
   const DeviceBuffer own = gpu.buffer(parts.data() + n * width, n * width);

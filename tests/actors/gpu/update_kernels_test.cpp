@@ -19,25 +19,25 @@
 namespace tandem {
 namespace {
 
-using testing::expect_bits_of_the_vectors;
-using testing::LayoutCase;
-using testing::LayoutShard;
-using testing::ShardPair;
-using testing::UpdateCase;
+using test::expect_bits_of_the_vectors;
+using test::LayoutCase;
+using test::LayoutShard;
+using test::ShardPair;
+using test::UpdateCase;
 
 class UpdateKernelsOf : public ::testing::TestWithParam<UpdateCase> {};
-INSTANTIATE_TEST_SUITE_P(Optimizers, UpdateKernelsOf, ::testing::ValuesIn(testing::kUpdateCases),
+INSTANTIATE_TEST_SUITE_P(Optimizers, UpdateKernelsOf, ::testing::ValuesIn(test::kUpdateCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(UpdateKernelsOf, ThreadsHaveTheBitsOfTheCpusVectors) {
   expect_bits_of_the_vectors(
       GetParam(),
       [](UpdatePass pass, ShardPair& pair, const UpdateStep* steps, std::size_t begin,
-         std::size_t end) { testing::run_pass_on_threads(pass, pair.unit, steps, begin, end); });
+         std::size_t end) { test::run_pass_on_threads(pass, pair.unit, steps, begin, end); });
 }
 
 /// A warp as 32 threads of the host: what its members leave for each other, they do here, too.
-struct WarpLaunch : testing::HostLaunch {
+struct WarpLaunch : test::HostLaunch {
   struct Shared {
     std::array<std::uint32_t, 32> own{};
     std::barrier<> all{32};
@@ -73,7 +73,7 @@ struct WarpLaunch : testing::HostLaunch {
 };
 
 TEST(UpdateKernels, AWarpHasTheBitsOfTheCpusVectors) {
-  for (const UpdateCase& optimizer : testing::kUpdateCases) {
+  for (const UpdateCase& optimizer : test::kUpdateCases) {
     if (supports(optimizer.config.kind, StateLayout::kInt8, DType::kBF16)) {
       expect_bits_of_the_vectors(
           optimizer,
@@ -82,7 +82,7 @@ TEST(UpdateKernels, AWarpHasTheBitsOfTheCpusVectors) {
             WarpLaunch launch;
             N_ONE_LANE::carry_out_pass(pass, pair.unit, steps, begin, end, launch);
           },
-          std::size(testing::kExtents) - 1);
+          std::size(test::kExtents) - 1);
     }
   }
 }
@@ -90,10 +90,10 @@ TEST(UpdateKernels, AWarpHasTheBitsOfTheCpusVectors) {
 /// The comparison sees one bit.
 TEST(UpdateKernels, ADifferenceIsSeen) {
   const LayoutCase types{StateLayout::kFp32, DType::kBF16, DType::kF32};
-  testing::Two both({.lr = 1e-2}, types, 300, {{0, 300, 0}}, 0, 1);
+  test::Two both({.lr = 1e-2}, types, 300, {{0, 300, 0}}, 0, 1);
   auto* master = static_cast<std::uint32_t*>(both.threads.home.buffers.master);
   master[299] ^= 1;
-  EXPECT_EQ(testing::floats_differ(master, both.vectors.home.buffers.master, 300), 299);
+  EXPECT_EQ(test::floats_differ(master, both.vectors.home.buffers.master, 300), 299);
 }
 
 // ---- on a GPU ----

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace tandem::testing {
+namespace tandem::test {
 
 /// To nearest even by comparing the distances to both neighbours.
 inline std::uint16_t bf16_of(float value) {
@@ -60,4 +60,4 @@ inline float f32_of_f16(std::uint16_t bits) {
   return std::copysign(static_cast<float>(magnitude), sign != 0 ? -1.0F : 1.0F);
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -26,11 +26,11 @@ TEST(Cast, RoundsEveryTopHalfToNearestEven) {
       bits.push_back(top << 16 | low);
     }
   }
-  testing::for_each_simd_target([&] {
+  test::for_each_simd_target([&] {
     std::vector<std::uint16_t> got(bits.size());
     cast(bits.data(), DType::kF32, got.data(), DType::kBF16, 0, bits.size());
     for (std::size_t i = 0; i < bits.size(); ++i) {
-      ASSERT_EQ(got[i], testing::bf16_of(std::bit_cast<float>(bits[i]))) << std::hex << bits[i];
+      ASSERT_EQ(got[i], test::bf16_of(std::bit_cast<float>(bits[i]))) << std::hex << bits[i];
     }
   });
 }
@@ -59,11 +59,11 @@ std::vector<std::uint32_t> hard_cases_of_f16() {
 
 TEST(Cast, RoundsToF16ToNearestEven) {
   const std::vector<std::uint32_t> bits = hard_cases_of_f16();
-  testing::for_each_simd_target([&] {
+  test::for_each_simd_target([&] {
     std::vector<std::uint16_t> got(bits.size());
     cast(bits.data(), DType::kF32, got.data(), DType::kF16, 0, bits.size());
     for (std::size_t i = 0; i < bits.size(); ++i) {
-      ASSERT_EQ(got[i], testing::f16_of(std::bit_cast<float>(bits[i]))) << std::hex << bits[i];
+      ASSERT_EQ(got[i], test::f16_of(std::bit_cast<float>(bits[i]))) << std::hex << bits[i];
     }
   });
 }
@@ -74,7 +74,7 @@ TEST(Cast, KnownF16Values) {
                                      0x1.8p-24F, 0x1p-14F, -0.0F,    1.0009766F};
   const std::vector<std::uint16_t> expected = {0x3c00, 0xc000, 0x7bff, 0x7bff, 0x7c00, 0x7c00,
                                                0x0001, 0x0000, 0x0002, 0x0400, 0x8000, 0x3c01};
-  testing::for_each_simd_target([&] {
+  test::for_each_simd_target([&] {
     std::vector<std::uint16_t> got(values.size());
     cast(values.data(), DType::kF32, got.data(), DType::kF16, 0, values.size());
     EXPECT_EQ(got, expected);
@@ -86,11 +86,11 @@ TEST(Cast, WidensEveryF16Exactly) {
   for (std::size_t i = 0; i < narrow.size(); ++i) {
     narrow[i] = static_cast<std::uint16_t>(i);
   }
-  testing::for_each_simd_target([&] {
+  test::for_each_simd_target([&] {
     std::vector<std::uint32_t> wide(narrow.size());
     cast(narrow.data(), DType::kF16, wide.data(), DType::kF32, 0, narrow.size());
     for (std::size_t i = 0; i < wide.size(); ++i) {
-      ASSERT_EQ(wide[i], std::bit_cast<std::uint32_t>(testing::f32_of_f16(narrow[i])))
+      ASSERT_EQ(wide[i], std::bit_cast<std::uint32_t>(test::f32_of_f16(narrow[i])))
           << std::hex << i;
     }
   });
@@ -101,7 +101,7 @@ TEST(Cast, WidensEveryBf16Exactly) {
   for (std::size_t i = 0; i < narrow.size(); ++i) {
     narrow[i] = static_cast<std::uint16_t>(i);
   }
-  testing::for_each_simd_target([&] {
+  test::for_each_simd_target([&] {
     std::vector<std::uint32_t> wide(narrow.size());
     cast(narrow.data(), DType::kBF16, wide.data(), DType::kF32, 0, narrow.size());
     for (std::size_t i = 0; i < wide.size(); ++i) {
@@ -112,7 +112,7 @@ TEST(Cast, WidensEveryBf16Exactly) {
 
 TEST(Cast, TouchesOnlyItsRange) {
   const std::vector<float> from(80, 1.5F);
-  testing::for_each_simd_target([&] {
+  test::for_each_simd_target([&] {
     for (const auto& [type, cast_value] :
          {std::pair{DType::kBF16, 0x3fc0}, {DType::kF16, 0x3e00}}) {
       for (std::size_t end = 3; end < 70; ++end) {
@@ -134,7 +134,7 @@ TEST(Cast, PastTheCachesHasTheSameBitsAndWritesNoOthers) {
   for (std::uint32_t& word : source) {
     word = random();  // NaNs too
   }
-  testing::for_each_simd_target([&] {
+  test::for_each_simd_target([&] {
     for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
       std::vector<float> expected(kLongest);
       for (std::size_t from = 0; from < 4; ++from) {
@@ -185,8 +185,8 @@ struct Gradients {
   }
   float value(DType type, std::size_t i) const {
     return type == DType::kF32    ? f32[i]
-           : type == DType::kBF16 ? testing::f32_of_bf16(bf16[i])
-                                  : testing::f32_of_f16(f16[i]);
+           : type == DType::kBF16 ? test::f32_of_bf16(bf16[i])
+                                  : test::f32_of_f16(f16[i]);
   }
 };
 
@@ -201,7 +201,7 @@ TEST(Accumulate, OverwritesAndAddsWithEqualBitsOnEveryTarget) {
           const float value = gradients.value(type, i);
           expected[i] = mode == AccumulateMode::kAdd ? gradients.before[i] + value : value;
         }
-        testing::for_each_simd_target([&] {
+        test::for_each_simd_target([&] {
           std::vector<float> got = gradients.before;
           accumulate(got.data(), gradients.data(type), type, begin, begin + length, mode);
           ASSERT_EQ(0, std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)))
@@ -238,7 +238,7 @@ TEST(Norm, HasTheSameBitsOnEveryTargetChunkingAndSource) {
     for (std::size_t at = 0; at < n; at += kNormBlock) {
       expected.add(block_sum(values.data() + at, std::min(kNormBlock, n - at)));
     }
-    testing::for_each_simd_target([&] {
+    test::for_each_simd_target([&] {
       for (const std::size_t chunk : {512UL, 1024UL, 5120UL, 20480UL}) {
         GradientNorm accumulated;
         GradientNorm alone;
@@ -268,7 +268,7 @@ TEST(Norm, NamesTheFirstBadElement) {
       gradients.f32[1499] = kNan;
       gradients.narrow();
       for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
-        testing::for_each_simd_target([&] {
+        test::for_each_simd_target([&] {
           GradientNorm late;
           GradientNorm norm;
           add_norm(gradients.data(type), type, 1024, 1500, late);

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
-namespace tandem::testing {
+namespace tandem::test {
 
 template <class Check>
 void for_each_simd_target(Check check) {
@@ -23,4 +23,4 @@ void for_each_simd_target(Check check) {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

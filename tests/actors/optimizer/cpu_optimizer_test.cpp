@@ -11,9 +11,9 @@
 namespace tandem {
 namespace {
 
-using testing::OptimizerWorld;
-using testing::settle;
-using testing::State;
+using test::OptimizerWorld;
+using test::settle;
+using test::State;
 
 TEST(CpuOptimizer, GivesTheBitsOfOnePass) {
   const std::vector<std::size_t> sizes = {512, 100 * 512, 1, 33 * 512, 0};

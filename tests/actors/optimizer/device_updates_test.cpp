@@ -19,8 +19,8 @@
 namespace tandem {
 namespace {
 
-using testing::LayoutCase;
-using testing::LayoutShard;
+using test::LayoutCase;
+using test::LayoutShard;
 
 constexpr std::size_t kElements = 9001;
 constexpr std::size_t kSlice = 2560;  // the last one is short
@@ -40,11 +40,11 @@ const LayoutCase kCases[] = {
 /// The parts of a unit that are in device memory.
 enum class Side { kAll, kWeightAndGradient, kWeight, kNothing };
 
-struct Pair : testing::ShardPair {
+struct Pair : test::ShardPair {
   // With gaps: frozen parameters between two groups.
   explicit Pair(const LayoutCase& types)
-      : testing::ShardPair(kAdamW, types, kElements,
-                           {{0, 1024, 0}, {1152, 4992, 1}, {5120, kElements, 0}}) {
+      : test::ShardPair(kAdamW, types, kElements,
+                        {{0, 1024, 0}, {1152, 4992, 1}, {5120, kElements, 0}}) {
     unit.buffers.position = 640;
   }
 
@@ -216,7 +216,7 @@ TEST(DeviceUpdates, TakeTheTimeOfTheirBytes) {
 /// Units of a pool, and of a device, under one optimizer: each gets its update, and a blocked pool
 /// holds up its own alone.
 TEST(DeviceUpdates, DoNotWaitForThePool) {
-  testing::OptimizerWorld world({512 * 8, 512 * 8}, 512, 2);
+  test::OptimizerWorld world({512 * 8, 512 * 8}, 512, 2);
   SimDevice device(world.loop, {});
   DeviceUpdates updates({.device = &device, .is_on_device = [](const void*) { return true; }});
   std::vector<CpuOptimizer::Unit> units;
@@ -226,7 +226,7 @@ TEST(DeviceUpdates, DoNotWaitForThePool) {
                      .runner = u == 1 ? &updates : nullptr});
   }
   world.optimizer->close();
-  world.loop.run(&testing::settle);
+  world.loop.run(&test::settle);
   world.optimizer = std::make_unique<CpuOptimizer>(CpuOptimizer::Options{
       .pool = &world.pool, .units = std::move(units), .chunk_elements = 512, .slice_chunks = 2});
   world.optimizer->start(world.scope);
@@ -234,7 +234,7 @@ TEST(DeviceUpdates, DoNotWaitForThePool) {
   world.update(0, 0);
   world.update(1, 1);
   world.loop.run(
-      [](testing::OptimizerWorld* w) -> Task<> {
+      [](test::OptimizerWorld* w) -> Task<> {
         while (w->shards[1]->ready == 0) {
           co_await yield();
         }

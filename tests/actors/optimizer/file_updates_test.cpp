@@ -25,8 +25,8 @@
 namespace tandem {
 namespace {
 
-using testing::LayoutCase;
-using testing::LayoutShard;
+using test::LayoutCase;
+using test::LayoutShard;
 
 constexpr std::size_t kSlice = FileUpdates::kElementsAlignment;
 constexpr std::size_t kElements = kSlice + 40'001;

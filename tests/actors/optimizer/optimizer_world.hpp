@@ -13,7 +13,7 @@
 #include "actors/optimizer/cpu_optimizer.hpp"
 #include "tests/support/actor_world.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 /// Stands where the units' shards are, and writes down what the optimizer tells them.
 class RecordingShard : public Actor<RecordingShard, AcquireUnit, ReleaseUnit, UpdateStarts,
@@ -179,4 +179,4 @@ struct OptimizerWorld : World {
   UpdateStep step = UpdateStep::make({.lr = 1e-2, .weight_decay = 0.1}, 1, 0.5);
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

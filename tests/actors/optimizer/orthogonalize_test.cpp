@@ -30,7 +30,7 @@ std::vector<float> random_values(std::size_t count, unsigned seed) {
 }
 
 TEST(MatrixProduct, IsTheSumOfProducts) {
-  testing::for_each_simd_target([] {
+  test::for_each_simd_target([] {
     struct Shape {
       std::size_t rows, columns, depth;
     };
@@ -124,7 +124,7 @@ TEST_P(MuonOracle, StaysWithinWhatFp32Rounds) {
   // matrices.
   constexpr double kLimit = 5e-5;
   constexpr int kSteps = 10;
-  const testing::OracleTensors file(path);
+  const test::OracleTensors file(path);
   struct Named {
     const char* name;
     MatrixShape shape;

@@ -12,9 +12,9 @@
 namespace tandem {
 namespace {
 
-using testing::OptimizerWorld;
-using testing::settle;
-using testing::State;
+using test::OptimizerWorld;
+using test::settle;
+using test::State;
 
 constexpr std::size_t kElements = 512 * 20 + 77;
 constexpr std::size_t kChunk = 512;

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace tandem::testing {
+namespace tandem::test {
 
 enum Becomes { kApplied, kLeft, kRefused };
 
@@ -394,4 +394,4 @@ inline std::vector<Group> groups() {
 #undef OPT
 #undef SCH
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -27,11 +27,11 @@ namespace {
 #define OPT "optimizer.params."
 #define SCH "scheduler.params."
 
-using testing::Group;
-using testing::groups;
+using test::Group;
+using test::groups;
+using test::KeyCase;
+using test::Members;
 using ::testing::HasSubstr;
-using testing::KeyCase;
-using testing::Members;
 
 constexpr const char* kNone = "-";
 
@@ -99,7 +99,7 @@ TEST_P(ConfigKeys, EachValueBecomesWhatTheTableSays) {
   for (const KeyCase& c : GetParam().cases) {
     SCOPED_TRACE(c.path);
     const Members members = with(c.path, c.value);
-    if (c.becomes == testing::kRefused) {
+    if (c.becomes == test::kRefused) {
       const std::string message = error_of(members);
       EXPECT_THAT(message, HasSubstr(fmt::format("{} is refused: ", c.path)));
       EXPECT_THAT(message, HasSubstr(c.part));
@@ -108,16 +108,16 @@ TEST_P(ConfigKeys, EachValueBecomesWhatTheTableSays) {
     const KeyReport report = report_of(parse(members), c.path);
     EXPECT_EQ(report.origin, KeyOrigin::kFile);
     EXPECT_EQ(report.status,
-              c.becomes == testing::kApplied ? KeyStatus::kApplied : KeyStatus::kNotApplicable);
+              c.becomes == test::kApplied ? KeyStatus::kApplied : KeyStatus::kNotApplicable);
     EXPECT_THAT(report.reason, HasSubstr(c.part));
-    EXPECT_EQ(report.reason.empty(), c.becomes == testing::kApplied);
+    EXPECT_EQ(report.reason.empty(), c.becomes == test::kApplied);
     EXPECT_TRUE(same_value(report.value, c.value)) << report.value;
   }
 }
 
 TEST_P(ConfigKeys, RefusedKeysAreFineAtTheirDefault) {
   for (const KeyCase& c : GetParam().cases) {
-    if (c.becomes == testing::kRefused && c.fallback != std::string_view(kNone)) {
+    if (c.becomes == test::kRefused && c.fallback != std::string_view(kNone)) {
       SCOPED_TRACE(c.path);
       const KeyReport report = report_of(parse(with(c.path, c.fallback)), c.path);
       EXPECT_EQ(report.status, KeyStatus::kNotApplicable);

@@ -18,20 +18,20 @@
 namespace tandem {
 namespace {
 
+using test::DeviceRun;
+using test::Pace;
+using test::paces_of;
+using test::steps_on;
+using test::Way;
 using ::testing::AllOf;
-using testing::DeviceRun;
 using ::testing::HasSubstr;
-using testing::Pace;
-using testing::paces_of;
-using testing::steps_on;
-using testing::Way;
 using toy::arguments;
 using toy::Setting;
 using toy::train_on_ranks;
 using toy::TrainingRun;
 
 class Devices : public ::testing::TestWithParam<Way> {};
-INSTANTIATE_TEST_SUITE_P(Ways, Devices, testing::kWays, testing::name_of_way);
+INSTANTIATE_TEST_SUITE_P(Ways, Devices, test::kWays, test::name_of_way);
 
 /// The run of each stage and overlap at each pace has the bits of `expected`.
 void expect_bits(Setting setting, Way way, const std::vector<Overlap>& overlaps, int world_size,
@@ -77,7 +77,7 @@ TEST_P(Devices, RefuseWhatDoesNotFitByUnitAndSize) {
   const std::pair<int, const char*> cases[] = {{0, "the whole weights of unit \"embedding\""},
                                                {3, "gather slots, each as large as unit"}};
   for (const auto& [stage, part] : cases) {
-    const DeviceRun run(GetParam(), testing::kPaces[0], 3000);
+    const DeviceRun run(GetParam(), test::kPaces[0], 3000);
     EXPECT_THAT(
         [&] { Engine engine(arguments(run.on_device({.stage = stage}))); },
         ThrowsError(ExitCode::kRefused, AllOf(HasSubstr(part), HasSubstr("3000 of 3000 are free"),

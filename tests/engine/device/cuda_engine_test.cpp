@@ -22,12 +22,12 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
+using test::fake_gpus;
+using test::FakeRun;
+using test::kPaces;
+using test::Pace;
 using ::testing::AllOf;
-using testing::fake_gpus;
-using testing::FakeRun;
 using ::testing::HasSubstr;
-using testing::kPaces;
-using testing::Pace;
 using toy::arguments;
 using toy::Setting;
 using toy::train;
@@ -78,7 +78,7 @@ TEST(CudaEngine, ReadsBackTheLossesOfManyMicroSteps) {
 }
 
 /// Its LibTorch is out of memory from the n-th segment on.
-class FullDevice final : public testing::FakeComputeDevice {
+class FullDevice final : public test::FakeComputeDevice {
  public:
   explicit FullDevice(int segments) : FakeComputeDevice(1us), left_(segments) {}
   void queue(std::function<void()> work) override {

@@ -19,11 +19,11 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::FakeCuda;
-using testing::FakeNccl;
-using testing::FakePeers;
-using testing::NcclHostsMeeting;
-using testing::NcclThreadRank;
+using test::FakeCuda;
+using test::FakeNccl;
+using test::FakePeers;
+using test::NcclHostsMeeting;
+using test::NcclThreadRank;
 using toy::Setting;
 using toy::TrainingRun;
 
@@ -52,7 +52,7 @@ TEST(CudaRanks, OverNcclGiveTheBitsOfRanksOnTheCpu) {
     const TrainingRun expected = toy::train_on_ranks(setting, 2, 3);
     setting.device = DeviceKind::kCuda;
     for (const Duration segment : {Duration(1us), Duration(300us)}) {
-      setting.open_gpu = testing::fake_gpus(segment);
+      setting.open_gpu = test::fake_gpus(segment);
       for (const int stage : {0, 1, 2, 3}) {
         for (const Overlap overlap : {Overlap::kOff, Overlap::kFull}) {
           setting.stage = stage;
@@ -75,7 +75,7 @@ TEST(CudaRanks, OfSeveralHostsGiveTheBitsOfRanksOnTheCpu) {
   Setting setting{.accumulation = 2, .type = "bf16"};
   const TrainingRun expected = toy::train_on_ranks(setting, 4, 3);
   setting.device = DeviceKind::kCuda;
-  setting.open_gpu = testing::fake_gpus(100us);
+  setting.open_gpu = test::fake_gpus(100us);
   for (const std::uint32_t per_host : {1U, 2U}) {
     for (const int stage : {0, 3}) {
       setting.stage = stage;
@@ -100,7 +100,7 @@ TEST(CudaRanks, OverNcclTakeStateOntoTheirGpus) {
     Setting setting{.accumulation = 2, .type = type};
     const TrainingRun expected = toy::train_on_ranks(setting, 2, 3);
     setting.device = DeviceKind::kCuda;
-    setting.open_gpu = testing::fake_gpus(100us);
+    setting.open_gpu = test::fake_gpus(100us);
     for (const Placement placement : {Placement::kGpu, Placement::kStream}) {
       for (const int stage : {0, 1, 3}) {
         setting.placement = placement;

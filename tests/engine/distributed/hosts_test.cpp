@@ -27,14 +27,14 @@
 namespace tandem {
 namespace {
 
+using test::Job;
+using test::kNoNames;
+using test::of_two_hosts;
+using test::on_two_hosts;
+using test::OnHost;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using testing::Job;
-using testing::kNoNames;
-using testing::of_two_hosts;
-using testing::on_two_hosts;
-using testing::OnHost;
 using ::testing::StartsWith;
 using namespace std::chrono_literals;
 
@@ -90,7 +90,7 @@ TEST(MeetingOfHosts, AnotherHandshakeIsSaidToBeAnotherVersion) {
   const Job job{.timeout = 700ms, .secret = kSecret};
   std::thread rank_0([&] {
     const OwnedDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const sockaddr_in address = testing::loopback(job.port);
+    const sockaddr_in address = test::loopback(job.port);
     const int yes = 1;
     ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
     ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
@@ -102,12 +102,12 @@ TEST(MeetingOfHosts, AnotherHandshakeIsSaidToBeAnotherVersion) {
       const OwnedDescriptor client(::accept(listener.get(), nullptr, nullptr));
       const rendezvous::Answer answer{.version = rendezvous::kVersion + 1};
       if (client.get() >= 0) {
-        (void)testing::pull(client, sizeof(rendezvous::Opening));
-        testing::put(client, &answer, sizeof(answer));
+        (void)test::pull(client, sizeof(rendezvous::Opening));
+        test::put(client, &answer, sizeof(answer));
       }
     }
   });
-  const auto errors = testing::run({of_two_hosts(job, 1)}, job.timeout);
+  const auto errors = test::run({of_two_hosts(job, 1)}, job.timeout);
   rank_0.join();
   EXPECT_THAT(errors[0], StartsWith("4 [rendezvous] rank 0, at port "));
   EXPECT_THAT(errors[0], HasSubstr("is of a version of Tandem that this one (rank 1) does not"));
@@ -117,14 +117,14 @@ TEST(MeetingOfHosts, AddressesThatOtherHostsCannotReachAreRefused) {
   const Job job{.secret = kSecret};
   Environment none = of_two_hosts(job, 1);
   none.address_given = false;
-  EXPECT_THAT(testing::run({none}, 1s).front(),
+  EXPECT_THAT(test::run({none}, 1s).front(),
               HasSubstr("2 [rendezvous] 1 of 2 ranks are on this host, and a test say nothing of "
                         "where rank 0 is; set MASTER_ADDR"));
   // "127.1" is not the text of an IP address, so it is resolved as a name, and it resolves to a
   // loopback address, as the own name of many hosts does.
   Environment trap = of_two_hosts(job, 0);
   trap.master_address = "127.1";
-  EXPECT_THAT(testing::run({trap}, 1s).front(),
+  EXPECT_THAT(test::run({trap}, 1s).front(),
               HasSubstr("2 [rendezvous] MASTER_ADDR 127.1 is 127.0.0.1 on this host"));
 }
 
@@ -135,16 +135,16 @@ TEST(MeetingOfHosts, TheInterfaceThatIsNamedIsTheOne) {
     environment.interface = interface;
     return environment;
   };
-  EXPECT_THAT(testing::run({join(0, "none0")}, 1s).front(),
+  EXPECT_THAT(test::run({join(0, "none0")}, 1s).front(),
               StartsWith("2 [rendezvous] TANDEM_INTERFACE is none0, and no such interface"));
-  EXPECT_THAT(testing::run({join(1, "none0")}, 1s).front(),
+  EXPECT_THAT(test::run({join(1, "none0")}, 1s).front(),
               StartsWith("2 [rendezvous] TANDEM_INTERFACE is none0, and no such interface"));
-  EXPECT_EQ(testing::run({join(0, "lo"), join(1, "lo")}, job.timeout),
+  EXPECT_EQ(test::run({join(0, "lo"), join(1, "lo")}, job.timeout),
             (std::vector<std::string>{"", ""}));
   // Rank 0 listens at that interface, whatever address its own name resolves to.
   Environment trap = join(0, "lo");
   trap.master_address = "127.0.1.1";
-  EXPECT_EQ(testing::run({trap, join(1, "")}, job.timeout), (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(test::run({trap, join(1, "")}, job.timeout), (std::vector<std::string>{"", ""}));
 }
 
 // ---- what they do together then, over UCX on the loopback ----
@@ -155,9 +155,7 @@ void expect_collectives_of_hosts(EventLoop& loop, CollectiveBackend& backend,
   constexpr std::size_t kShard = 2 * kNormBlock;
   const std::uint32_t world = backend.world();
   auto* block = reinterpret_cast<float*>(backend.allocate(world * kShard * sizeof(float)));
-  const auto value = [](std::uint32_t rank, std::size_t i) {
-    return testing::value_of(rank, 0, i);
-  };
+  const auto value = [](std::uint32_t rank, std::size_t i) { return test::value_of(rank, 0, i); };
   for (std::size_t i = 0; i < world * kShard; ++i) {
     block[i] = value(backend.rank(), i);
   }
@@ -438,7 +436,7 @@ TEST_F(RanksOfHosts, AHangingRankIsNamedWithItsHostAtTheDeadline) {
 // Rank 2 waits for rank 0, which waits for rank 1 before it goes on.
 TEST(MeetingOfHosts, TheRankThatIsBehindIsNamedAndNotOneThatWaitsForIt) {
   const Job job{.world = 3, .timeout = 3s, .secret = kSecret};
-  const auto errors = testing::run(testing::all_of(job), job.timeout, [](ProcessGroup& group) {
+  const auto errors = test::run(test::all_of(job), job.timeout, [](ProcessGroup& group) {
     group.require_same("config", "alike");
     if (group.rank() == 1) {
       std::this_thread::sleep_for(7s);

@@ -30,9 +30,9 @@ namespace {
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-using testing::all_of;
-using testing::Job;
-using testing::run;
+using test::all_of;
+using test::Job;
+using test::run;
 
 TEST(ProcessGroup, OneProcessNeedsNobody) {
   const auto group = ProcessGroup::join({}, 1s);
@@ -212,7 +212,7 @@ TEST(ProcessGroup, ADoubledRankIsRefused) {
 /// Rank r reports that it computes on gpus[r], or on the CPU if that is "". Returns each rank's
 /// error.
 std::vector<std::string> make_backends(const std::vector<std::string>& gpus) {
-  const testing::FakeCuda cuda(Clock::real());
+  const test::FakeCuda cuda(Clock::real());
   const Job job{.world = static_cast<int>(gpus.size())};
   return run(all_of(job), job.timeout, [&](ProcessGroup& group) {
     EventLoop loop;
@@ -222,18 +222,18 @@ std::vector<std::string> make_backends(const std::vector<std::string>& gpus) {
       (void)group.make_backend(loop, pool);
       return;
     }
-    CudaDevice device(loop, testing::FakeCuda::api(), {.name = "gpu 0"});
+    CudaDevice device(loop, test::FakeCuda::api(), {.name = "gpu 0"});
     (void)group.make_gpu_backend(loop, pool, device, gpu);
   });
 }
 
 TEST(ProcessGroup, RanksThatShareAGpuGoThroughHostMemory) {
-  const testing::FakeCuda cuda(Clock::real());
+  const test::FakeCuda cuda(Clock::real());
   const Job job;
   const auto errors = run(all_of(job), job.timeout, [](ProcessGroup& group) {
     EventLoop loop;
     CpuPool pool(loop, {});
-    CudaDevice device(loop, testing::FakeCuda::api(), {.name = "gpu 0"});
+    CudaDevice device(loop, test::FakeCuda::api(), {.name = "gpu 0"});
     const auto backend = group.make_gpu_backend(loop, pool, device, "g0");
     auto* const staged = dynamic_cast<StagedBackend*>(backend.get());
     ASSERT_NE(staged, nullptr);

@@ -25,13 +25,13 @@ using rendezvous::Opening;
 using rendezvous::Question;
 using rendezvous::Request;
 using rendezvous::Role;
-using testing::all_of;
-using testing::dial;
+using test::all_of;
+using test::dial;
+using test::Job;
+using test::pull;
+using test::put;
+using test::run;
 using ::testing::HasSubstr;
-using testing::Job;
-using testing::pull;
-using testing::put;
-using testing::run;
 using ::testing::StartsWith;
 using namespace std::chrono_literals;
 
@@ -44,7 +44,7 @@ struct Server {
   std::optional<RendezvousServer> server;
   Server() {
     OwnedDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address = testing::loopback(0);
+    sockaddr_in address = test::loopback(0);
     socklen_t length = sizeof(address);
     EXPECT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
     EXPECT_EQ(::listen(listener.get(), SOMAXCONN), 0);
@@ -288,7 +288,7 @@ TEST(Rendezvous, ManyHostsNeedASecretGivenToThem) {
 TEST(Rendezvous, ALauncherThatListensAtThePortItselfIsNoHindrance) {
   const Job job;
   const OwnedDescriptor taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_in address = testing::loopback(job.port);
+  const sockaddr_in address = test::loopback(job.port);
   ASSERT_EQ(::bind(taken.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   ASSERT_EQ(::listen(taken.get(), 1), 0);
   for (const std::string& secret : {std::string(), kSecret}) {

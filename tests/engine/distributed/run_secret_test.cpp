@@ -18,11 +18,11 @@
 namespace tandem {
 namespace {
 
-using testing::all_of;
+using test::all_of;
+using test::Job;
+using test::OtherUser;
+using test::run;
 using ::testing::HasSubstr;
-using testing::Job;
-using testing::OtherUser;
-using testing::run;
 using namespace std::chrono_literals;
 
 const std::string kSecret(64, 's');
@@ -101,7 +101,7 @@ TEST_F(RunSecret, LiesInNoFolderThatOthersCanEnter) {
   ::unlink(link.c_str());
   if (OtherUser::can_be()) {
     runtime_.set(folder_.string());
-    ASSERT_EQ(::chown(folder_.c_str(), testing::kOtherUser, testing::kOtherUser), 0);
+    ASSERT_EQ(::chown(folder_.c_str(), test::kOtherUser, test::kOtherUser), 0);
     note.leave({.port = 1, .secret = kSecret});
     EXPECT_TRUE(files().empty());
   }
@@ -121,7 +121,7 @@ TEST_F(RunSecret, HasAFolderThatOthersCannotTake) {
       ::_exit(77);
     }
     (void)::mkdir(taken.c_str(), 0755);
-    (void)::chown(taken.c_str(), testing::kOtherUser, testing::kOtherUser);
+    (void)::chown(taken.c_str(), test::kOtherUser, test::kOtherUser);
     ::unsetenv("XDG_RUNTIME_DIR");
     const auto entries = [] {
       return std::distance(std::filesystem::directory_iterator("/tmp"), {});
@@ -181,7 +181,7 @@ TEST_F(RunSecret, OfAnotherUserOrOpenToOthersOrTooShortIsRefused) {
   if (OtherUser::can_be()) {
     environment.secret.clear();
     environment.secret_file = write(kSecret, 0600);
-    ASSERT_EQ(::chown(environment.secret_file.c_str(), testing::kOtherUser, 0), 0);
+    ASSERT_EQ(::chown(environment.secret_file.c_str(), test::kOtherUser, 0), 0);
     EXPECT_THAT(error(), HasSubstr("is of user 65534"));
   }
 }

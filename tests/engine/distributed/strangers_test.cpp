@@ -19,12 +19,12 @@
 namespace tandem {
 namespace {
 
-using testing::dial;
-using testing::Job;
-using testing::OtherUser;
-using testing::pull;
-using testing::put;
-using testing::run;
+using test::dial;
+using test::Job;
+using test::OtherUser;
+using test::pull;
+using test::put;
+using test::run;
 using namespace std::chrono_literals;
 
 const std::vector<std::string> kWell{""};
@@ -132,7 +132,7 @@ TEST(Strangers, OfAnotherUserReadFillAndStopNothing) {
 TEST(Strangers, WhoDripsBytesDoesNotOutlastTheDeadline) {
   const Job job{.timeout = 1s, .secret = std::string(64, 's')};
   const OwnedDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_in address = testing::loopback(job.port);
+  const sockaddr_in address = test::loopback(job.port);
   ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
             0);
   ASSERT_EQ(::listen(listener.get(), 8), 0);

@@ -25,10 +25,10 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::FakeCuda;
-using testing::FakeGroups;
-using testing::FakeNccl;
-using testing::NcclThreadRank;
+using test::FakeCuda;
+using test::FakeGroups;
+using test::FakeNccl;
+using test::NcclThreadRank;
 
 enum class Way : std::uint8_t { kNccl, kHost };
 constexpr std::array kWays = {Way::kNccl, Way::kHost};
@@ -57,7 +57,7 @@ struct Machine {
       NcclThreadRank ranks(std::move(thread), {}, way == Way::kNccl ? &groups : nullptr);
       const int rank = ranks.rank();
       EventLoop loop;
-      const std::shared_ptr<Gpu> gpu = testing::fake_gpus(100us)(rank);
+      const std::shared_ptr<Gpu> gpu = test::fake_gpus(100us)(rank);
       LaneExchange exchange(ranks,
                             {.name = fmt::format("rows-{}", rank / sharers),
                              .rank = rank % sharers,

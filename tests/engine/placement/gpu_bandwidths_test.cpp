@@ -15,7 +15,7 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::FakeCuda;
+using test::FakeCuda;
 
 constexpr GpuProbe kSmall = {.copied_bytes = 1 << 20, .updated_bytes = 1 << 20, .matmul_side = 64};
 const UpdateKernel kKernel = {.weight = DType::kBF16, .gradient = DType::kBF16};
@@ -23,7 +23,7 @@ const UpdateKernel kKernel = {.weight = DType::kBF16, .gradient = DType::kBF16};
 TEST(GpuBandwidths, AreWhatItsTimesSay) {
   FakeCuda cuda(Clock::real());
   cuda.copy_cost = 20ms;
-  const SimSpec spec = measure_gpu(*testing::fake_gpus(10ms)(0), kKernel, kSmall);
+  const SimSpec spec = measure_gpu(*test::fake_gpus(10ms)(0), kKernel, kSmall);
   // Never less than the fake takes; more, as far as the host notices the end late.
   constexpr double kMiB = 1 << 20;
   EXPECT_LE(spec.to_device_bytes_per_s, kMiB / 20e-3);
@@ -44,9 +44,9 @@ TEST(GpuBandwidths, AreMeasuredOnce) {
       std::filesystem::temp_directory_path() / ("gpu-bandwidths-" + std::to_string(::getpid()));
   const BandwidthCache cache((folder / "bandwidths.tsv").string());
   FakeCuda cuda(Clock::real());
-  const SimSpec first = gpu_spec(*testing::fake_gpus(1us)(0), kKernel, cache, kSmall);
+  const SimSpec first = gpu_spec(*test::fake_gpus(1us)(0), kKernel, cache, kSmall);
   cuda.copy_cost = 1s;
-  const SimSpec second = gpu_spec(*testing::fake_gpus(1s)(0), kKernel, cache, kSmall);
+  const SimSpec second = gpu_spec(*test::fake_gpus(1s)(0), kKernel, cache, kSmall);
   EXPECT_EQ(first.to_device_bytes_per_s, second.to_device_bytes_per_s);
   EXPECT_EQ(first.to_host_bytes_per_s, second.to_host_bytes_per_s);
   EXPECT_EQ(first.memory_bytes_per_s, second.memory_bytes_per_s);

@@ -19,13 +19,13 @@
 namespace tandem {
 namespace {
 
+using test::DeviceRun;
+using test::Pace;
+using test::paces_of;
+using test::steps_on;
+using test::Way;
 using ::testing::AllOf;
-using testing::DeviceRun;
 using ::testing::HasSubstr;
-using testing::Pace;
-using testing::paces_of;
-using testing::steps_on;
-using testing::Way;
 using toy::arguments;
 using toy::kAllPlacements;
 using toy::kDevice;
@@ -74,11 +74,11 @@ TEST_P(PlacementsOnRanks, ChangeNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(Matrix, PlacementsOnRanks,
                          ::testing::Combine(::testing::Values("fp32", "bf16", "fp16"),
-                                            ::testing::Values(1, 2), testing::kWays),
+                                            ::testing::Values(1, 2), test::kWays),
                          name_of_case);
 
 class DevicePlacements : public ::testing::TestWithParam<Way> {};
-INSTANTIATE_TEST_SUITE_P(Ways, DevicePlacements, testing::kWays, testing::name_of_way);
+INSTANTIATE_TEST_SUITE_P(Ways, DevicePlacements, test::kWays, test::name_of_way);
 
 TEST_P(DevicePlacements, ChangeNoBitInAnyLayout) {
   const int steps = steps_on(GetParam());
@@ -135,7 +135,7 @@ TEST_P(DevicePlacements, AreSpeculatedOn) {
 }
 
 TEST_P(DevicePlacements, AreRefusedWhereTheyDoNotFit) {
-  const DeviceRun run(GetParam(), testing::kPaces[0], 60'000);
+  const DeviceRun run(GetParam(), test::kPaces[0], 60'000);
   Setting setting{.stage = 3, .placement = Placement::kGpu};
   EXPECT_THAT(
       [&] { Engine engine(arguments(run.on_device(setting))); },

@@ -26,11 +26,11 @@
 namespace tandem {
 namespace {
 
+using test::FakeRun;
+using test::Pace;
 using test::TempDir;
 using ::testing::AllOf;
-using testing::FakeRun;
 using ::testing::HasSubstr;
-using testing::Pace;
 using toy::Setting;
 using toy::TrainingRun;
 
@@ -141,7 +141,7 @@ TEST(Boundaries, LeaveTheBitsAsTheyAreBesideAGpu) {
     Setting setting{.accumulation = 2, .type = type};
     const TrainingRun expected = trained(setting, std::nullopt);
     setting.checkpointing = true;
-    for (const Pace& pace : testing::kPaces) {
+    for (const Pace& pace : test::kPaces) {
       for (const Overlap overlap : {Overlap::kOff, Overlap::kFull}) {
         for (const double share : {0.4, 1.0}) {
           FakeRun run(pace);
@@ -219,12 +219,12 @@ TEST(Boundaries, TakeTheMemoryThatThePlanSays) {
 std::int64_t held_by_aten(double share) {
   Setting setting{.checkpointing = true};
   setting.device = DeviceKind::kSim;
-  testing::CountingAllocator counting;  // outlives what it counts
+  test::CountingAllocator counting;  // outlives what it counts
   Engine engine(arguments(setting, share));
   const Batch batch = toy::batch(0, kRows, kLength);
   engine.train_step(std::span(&batch, 1));
   {
-    const testing::CountedTensors counted(counting);
+    const test::CountedTensors counted(counting);
     engine.train_step(std::span(&batch, 1));
   }
   const std::int64_t peak = counting.peak;

@@ -21,9 +21,9 @@
 namespace tandem {
 namespace {
 
+using test::OnGpu;
 using test::random;
 using test::relative_error;
-using testing::OnGpu;
 
 using Tensors = std::vector<at::Tensor>;
 /// Calls kernels on the tensors' memory there, null where a tensor is undefined.

@@ -212,11 +212,11 @@ TEST(LongPackedRows, ADocumentCostsNoGradientOfAllRows) {
   const AttentionShape shape{.heads = 4, .kv_heads = 4, .head_dim = 32};
   const at::Tensor positions = at::arange(kLength).remainder(kDocument).view({1, kLength});
   const at::Tensor qkv = at::randn({kLength, 3 * kWidth}).requires_grad_(true);
-  testing::CountingAllocator counting;
+  test::CountingAllocator counting;
   const at::Tensor context = aten::attention(qkv, kLength, shape, {}, {}, {}, positions);
   const at::Tensor gradient = at::ones_like(context);
   {
-    const testing::CountedTensors counted(counting);
+    const test::CountedTensors counted(counting);
     torch::autograd::backward({context}, {gradient});
     qkv.mutable_grad().reset();
   }

@@ -48,8 +48,8 @@ class AtenMemory : public ::testing::Test {
     return weights;
   }
 
-  testing::CountingAllocator counting_;
-  std::optional<testing::CountedTensors> counted_;
+  test::CountingAllocator counting_;
+  std::optional<test::CountedTensors> counted_;
 };
 
 void expect_near_above(std::int64_t planned, std::int64_t held, const char* what) {

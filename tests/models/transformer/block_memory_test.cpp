@@ -17,8 +17,8 @@ namespace {
 
 class BlockMemory : public ::testing::TestWithParam<at::ScalarType> {
  protected:
-  testing::CountingAllocator counting_;
-  testing::CountedTensors counted_{counting_};
+  test::CountingAllocator counting_;
+  test::CountedTensors counted_{counting_};
 };
 
 // Weights are large beside activations here, so that what is missing of the sums would be seen.

@@ -92,7 +92,7 @@ constexpr int kNever = kMostSteps;
 // of a scenario; one with more steps (the loop's idle turns) is stopped at every n-th
 constexpr int kMostRounds = 80;
 
-namespace detail {
+namespace enumeration {
 
 /// Notes the promise of the awaiting coroutine: from there the innermost await can be found.
 struct NotePromise {
@@ -149,7 +149,7 @@ inline Task<> step_through(Scenario* scenario, Scope* scope, ManualClock* clock,
   co_await scenario->finish();
 }
 
-}  // namespace detail
+}  // namespace enumeration
 
 template <class S>
 Round run_once(int stop_at) {
@@ -162,9 +162,9 @@ Round run_once(int stop_at) {
       S scenario(loop);
       scenario.clock = &clock;
       Scope scope(loop, "subject");
-      scope.spawn("subject", &detail::run_scenario, static_cast<Scenario*>(&scenario));
-      loop.run(&detail::step_through, static_cast<Scenario*>(&scenario), &scope, &clock, stop_at,
-               &round);
+      scope.spawn("subject", &enumeration::run_scenario, static_cast<Scenario*>(&scenario));
+      loop.run(&enumeration::step_through, static_cast<Scenario*>(&scenario), &scope, &clock,
+               stop_at, &round);
       EXPECT_EQ(scope.running(), 0U);
       EXPECT_EQ(loop.asks().pending(), 0U);
       round.passed = scenario.passed;

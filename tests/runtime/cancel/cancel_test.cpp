@@ -18,20 +18,20 @@ using namespace std::chrono_literals;
 struct Fill {
   int value;
 };
-struct Slow {
+struct AnsweredLate {
   using Reply = int;
 };
 struct Never {
   using Reply = int;
 };
 // Room for one message; each takes a virtual second.
-struct Narrow : Actor<Narrow, Fill, Slow, Never> {
+struct Narrow : Actor<Narrow, Fill, AnsweredLate, Never> {
   Narrow() : Actor("narrow", 1) {}
   Task<> handle(Fill) {
     co_await sleep_for(1s);
     ++handled;
   }
-  Task<int> handle(Slow) {
+  Task<int> handle(AnsweredLate) {
     co_await sleep_for(1s);
     co_return 1;
   }
@@ -82,9 +82,9 @@ Task<> everything(Witness* witness, Narrow* actor, StopToken stop) {
     co_await address.send(Fill{i}, stop);
     ++witness->points;
   }
-  (void)co_await address.ask(Slow{}, stop);
+  (void)co_await address.ask(AnsweredLate{}, stop);
   ++witness->points;
-  (void)co_await address.ask(Slow{}, 1h, stop);
+  (void)co_await address.ask(AnsweredLate{}, 1h, stop);
   ++witness->points;
   try {
     (void)co_await address.ask(Never{}, 1s, stop);

@@ -19,7 +19,7 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::FakeCuda;
+using test::FakeCuda;
 using ::testing::HasSubstr;
 
 struct CudaWorld {

@@ -465,7 +465,7 @@ TEST(FileIoChoice, IsThreadsWhereNoFurtherRingCanBeMade) {
   if (kAddressSanitizer) {
     GTEST_SKIP() << "a sanitizer's own checks need descriptors";
   }
-  const testing::ChildProcess child([](int /*pipe*/) {
+  const test::ChildProcess child([](int /*pipe*/) {
     EventLoop loop;
     const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     ::close(next);

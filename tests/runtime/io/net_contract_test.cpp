@@ -35,7 +35,7 @@ class NetContract : public NetTest {
     on_ranks(world, body, &nothing);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Both, NetContract, kBothNets, name_of);
+INSTANTIATE_TEST_SUITE_P(Both, NetContract, kBothNets, name_of_net);
 
 /// Its size and contents follow from where it goes and which one it is.
 std::vector<std::byte> frame_of(std::uint32_t sender, std::uint32_t receiver, std::uint32_t channel,

@@ -28,7 +28,7 @@ constexpr bool kSanitized = kAddressSanitizer || kThreadSanitizer;
 /// process must end in an orderly way.
 template <class Body>
 std::string error_with_little_room(Body body) {
-  const testing::ChildProcess child([&](int pipe) {
+  const test::ChildProcess child([&](int pipe) {
     rlimit stack{};
     (void)::getrlimit(RLIMIT_STACK, &stack);
     const rlim_t room = 6 * std::min<rlim_t>(stack.rlim_cur, 8 << 20);

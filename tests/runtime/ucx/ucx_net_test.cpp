@@ -22,7 +22,7 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::ChildProcess;
+using test::ChildProcess;
 using ::testing::HasSubstr;
 using ::testing::Property;
 using ::testing::Throws;

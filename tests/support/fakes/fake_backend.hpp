@@ -12,7 +12,7 @@
 #include "runtime/event.hpp"
 #include "runtime/sleep.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 class FakeBackend : public CollectiveBackend {
  public:
@@ -93,4 +93,4 @@ class FakeBackend : public CollectiveBackend {
   int under_way_reductions = 0;
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -25,7 +25,7 @@
 #include "runtime/util/check.hpp"
 #include "tests/support/uncounted.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 class FakeCuda {
  public:
@@ -404,4 +404,4 @@ inline const CudaApi& FakeCuda::api() {
   return kFake;
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -15,7 +15,7 @@
 #include "tests/support/fakes/fake_update_kernels.hpp"
 #include "tests/support/nccl_world.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 class FakeComputeDevice : public ComputeDevice {
  public:
@@ -47,4 +47,4 @@ inline OpenGpu fake_gpus(Duration cost) {
   };
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

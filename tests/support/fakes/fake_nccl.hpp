@@ -26,7 +26,7 @@
 #include "runtime/util/check.hpp"
 #include "tests/support/fakes/fake_cuda.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 class FakeNccl {
  public:
@@ -497,4 +497,4 @@ inline const NcclApi& FakeNccl::api() {
   return kFake;
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -9,7 +9,7 @@
 #include "tests/support/fakes/fake_gpu.hpp"
 #include "tests/support/toy/training.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 /// The work that is slow on the device, so that a missing wait for it shows.
 struct Pace {
@@ -43,4 +43,4 @@ struct FakeRun {
   }
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -11,7 +11,7 @@
 #include "runtime/util/check.hpp"
 #include "tests/support/fakes/fake_cuda.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 /// One after the other.
 struct HostLaunch {
@@ -79,4 +79,4 @@ inline const UpdateKernels& fake_update_kernels() {
   return kFake;
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

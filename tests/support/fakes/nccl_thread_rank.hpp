@@ -18,7 +18,7 @@
 #include "engine/distributed/group_members.hpp"
 #include "tests/support/nccl_world.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 /// The messages between the ranks of each group beside NCCL. Any thread.
 class FakeGroups {
@@ -103,4 +103,4 @@ class NcclThreadRank final : public Communicator {
   FakeGroups* groups_;
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

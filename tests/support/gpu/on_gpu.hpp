@@ -5,7 +5,7 @@
 
 #include "runtime/device/cuda_device.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 struct OnGpu {
   EventLoop loop;
@@ -26,4 +26,4 @@ struct OnGpu {
   }
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

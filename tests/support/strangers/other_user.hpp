@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tandem::testing {
+namespace tandem::test {
 
 constexpr uid_t kOtherUser = 65534;
 
@@ -62,11 +62,11 @@ class OtherUser {
   int pipe_ = -1;
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test
 
 // Within a test.
 #define TANDEM_NEEDS_ANOTHER_USER()                                           \
-  if (!::tandem::testing::OtherUser::can_be()) {                              \
+  if (!::tandem::test::OtherUser::can_be()) {                                 \
     GTEST_SKIP() << "only root can start a process of another user: not run"; \
   }                                                                           \
   static_assert(true)

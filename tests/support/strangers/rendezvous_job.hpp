@@ -18,7 +18,7 @@
 #include "runtime/system/owned_descriptor.hpp"
 #include "runtime/util/error.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 inline sockaddr_in loopback(int port) {
   sockaddr_in address{};
@@ -123,4 +123,4 @@ inline std::string pull(const OwnedDescriptor& socket, std::size_t most) {
   return all;
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -19,7 +19,7 @@
 #include "actors/collectives/shm/shm_control.hpp"
 #include "runtime/system/owned_descriptor.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 struct ShmHello {
   std::uint64_t magic = 0x74616e64656d3031;
@@ -68,4 +68,4 @@ inline OwnedDescriptor call_rank_0(const std::string& job) {
   }
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

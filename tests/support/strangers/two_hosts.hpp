@@ -17,7 +17,7 @@
 #include "tests/support/child_process.hpp"
 #include "tests/support/strangers/rendezvous_job.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 /// body() in a process of its own, on host `name`.
 class OnHost {
@@ -76,4 +76,4 @@ inline std::vector<std::string> on_two_hosts(
   return errors;
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -24,7 +24,7 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Expected;
+using test::Expected;
 
 // Three pieces and a part of one of every shard.
 constexpr std::size_t kPieceBytes = 2048;
@@ -60,7 +60,7 @@ Task<> check_reductions(CollectiveBackend* backend, const Sums* sums, DType type
   std::byte* block = backend->allocate(world * kShard * sizeof(float));
   std::vector<float> own(kShard), all(kShard);
   for (std::uint32_t round = 0; round < 2; ++round) {
-    testing::fill_block(block, type, world * kShard, rank, round);
+    test::fill_block(block, type, world * kShard, rank, round);
     ReduceArguments a{.block = block,
                       .block_type = type,
                       .accumulator = own.data(),
@@ -85,8 +85,7 @@ Task<> check_reductions(CollectiveBackend* backend, const Sums* sums, DType type
 }
 
 std::byte byte_of(std::uint32_t from, std::uint32_t to, std::size_t i) {
-  return static_cast<std::byte>(
-      testing::mixed(static_cast<std::uint32_t>(i) + 977 * from + 31 * to));
+  return static_cast<std::byte>(test::mixed(static_cast<std::uint32_t>(i) + 977 * from + 31 * to));
 }
 std::vector<std::byte> bytes_of_rank(std::uint32_t from, std::uint32_t to) {
   std::vector<std::byte> bytes(kBytes);
@@ -220,7 +219,7 @@ std::vector<float> host_by_host(std::uint32_t count, std::uint32_t per_host) {
   std::vector<float> all(n), of_host(n), block(n);
   for (std::uint32_t round = 0; round < 2; ++round) {
     for (std::uint32_t rank = 0; rank < count * per_host; ++rank) {
-      testing::fill_block(reinterpret_cast<std::byte*>(block.data()), DType::kF32, n, rank, round);
+      test::fill_block(reinterpret_cast<std::byte*>(block.data()), DType::kF32, n, rank, round);
       accumulate(of_host.data(), block.data(), DType::kF32, 0, n,
                  rank % per_host == 0 ? AccumulateMode::kOverwrite : AccumulateMode::kAdd);
       if (rank % per_host == per_host - 1) {
@@ -238,7 +237,7 @@ Task<> reduce_twice(CollectiveBackend* backend, const std::vector<float>* wanted
   GradientNorm norm, of_wanted;
   for (std::uint32_t round = 0; round < 2; ++round) {
     auto* bytes = reinterpret_cast<std::byte*>(block.data());
-    testing::fill_block(bytes, DType::kF32, block.size(), backend->rank(), round);
+    test::fill_block(bytes, DType::kF32, block.size(), backend->rank(), round);
     norm = co_await backend->reduce_scatter_add(
         {.block = bytes,
          .accumulator = sum.data(),
@@ -271,7 +270,7 @@ TEST(HostsBackend, TheFastOrderAddsHostByHost) {
 }
 
 TEST(SelfBackend, EveryOperationOnOneRank) {
-  testing::World world;
+  test::World world;
   SelfBackend backend(world.pool);
   const Sums sums(1, DType::kF32);
   world.loop.run(&check_both, static_cast<CollectiveBackend*>(&backend), &sums, DType::kF32);
@@ -336,7 +335,7 @@ class NoNet final : public NetBackend {
 TEST(HostsBackend, OneHostOverSharedMemoryHasTheSameBits) {
   for (const std::uint32_t world : {1U, 3U}) {
     const Sums sums(world, DType::kBF16);
-    const auto errors = testing::run_ranks(world, [&](testing::ShmRank& rank) {
+    const auto errors = test::run_ranks(world, [&](test::ShmRank& rank) {
       Net net(std::make_unique<NoNet>(rank.backend->rank(), world));
       HostsBackend backend(*rank.backend, net, rank.pool, {.piece_bytes = kPieceBytes});
       rank.loop.run(&check_both, static_cast<CollectiveBackend*>(&backend), &sums, DType::kBF16);
@@ -360,9 +359,9 @@ TEST(HostsBackend, OverSharedMemoryAndUcxHostsHaveTheSameBits) {
     hosts.reserve(count);
     for (std::uint32_t host = 0; host < count; ++host) {
       hosts.emplace_back([&, host, first = host * per_host, ranks = per_host] {
-        errors[host] = testing::run_ranks(
+        errors[host] = test::run_ranks(
             ranks,
-            [&](testing::ShmRank& rank) {
+            [&](test::ShmRank& rank) {
               const std::uint32_t number = first + rank.backend->rank();
               Net net(connect_on_loopback(rank.loop, loopback_options(number, world), book));
               HostsBackend backend(*rank.backend, net, rank.pool, {.piece_bytes = kPieceBytes});
@@ -381,9 +380,9 @@ TEST(HostsBackend, OverSharedMemoryAndUcxHostsHaveTheSameBits) {
 
 TEST(HostsBackend, SharedMemoryNamesRanksAsAllHostsDo) {
   for (const bool elsewhere : {true, false}) {
-    const auto errors = testing::run_ranks(
+    const auto errors = test::run_ranks(
         2,
-        [&](testing::ShmRank& rank) {
+        [&](test::ShmRank& rank) {
           if (rank.backend->rank() == 1) {
             elsewhere ? rank.backend->fail(2, "rank 2 is lost") : rank.backend->abort("no more");
           }

@@ -15,12 +15,12 @@
 namespace tandem {
 namespace {
 
-using testing::FakeCuda;
-using testing::FakeNccl;
+using test::FakeCuda;
+using test::FakeNccl;
+using test::NcclHostsMeeting;
+using test::NcclTrained;
+using test::NcclTraining;
 using ::testing::HasSubstr;
-using testing::NcclHostsMeeting;
-using testing::NcclTrained;
-using testing::NcclTraining;
 
 constexpr std::uint32_t kWorld = 4;
 constexpr std::uint32_t kGivesUp = 2;
@@ -69,8 +69,8 @@ class JoinedNcclPeersTest : public ::testing::Test {
 };
 
 TEST_F(JoinedNcclPeersTest, CarryTheBackEnd) {
-  const testing::Expected expected(kWorld, DType::kF32, NcclTraining::kShard * kWorld,
-                                   NcclTraining::kRounds);
+  const test::Expected expected(kWorld, DType::kF32, NcclTraining::kShard * kWorld,
+                                NcclTraining::kRounds);
   for (const std::uint32_t per_host : {1U, 2U}) {
     for (const NcclTrained& rank : train_on_hosts(per_host, false)) {
       EXPECT_EQ(rank.error, "");

@@ -20,11 +20,11 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Expected;
-using testing::fill_block;
-using testing::mixed;
-using testing::NcclRank;
-using testing::NcclWorld;
+using test::Expected;
+using test::fill_block;
+using test::mixed;
+using test::NcclRank;
+using test::NcclWorld;
 
 struct Case {
   std::uint32_t world;
@@ -432,7 +432,7 @@ Task<> one_of_each(NcclRank* rank, DeviceBuffer* block, DeviceBuffer* sum, int t
 }
 
 TEST(NcclBackend, NothingIsAllocatedPerOperationAfterWarmUp) {
-  if (!testing::allocations_are_counted()) {
+  if (!test::allocations_are_counted()) {
     GTEST_SKIP() << "under a sanitizer the runtime's pools reuse nothing";
   }
   NcclWorld w(2);
@@ -444,12 +444,12 @@ TEST(NcclBackend, NothingIsAllocatedPerOperationAfterWarmUp) {
     memory.push_back(rank.buffer(std::size_t{512} * 8 * 4));
   }
   const auto rounds = [&](int times) {
-    const std::int64_t before = testing::allocations();
+    const std::int64_t before = test::allocations();
     w.run([&](NcclRank& rank) {
       const std::size_t at = rank.backend->rank() * 2;
       return one_of_each(&rank, &memory[at], &memory[at + 1], times);
     });
-    return testing::allocations() - before;
+    return test::allocations() - before;
   };
   (void)rounds(5);
   const std::int64_t once = rounds(1);

@@ -16,14 +16,14 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
+using test::FakeCuda;
+using test::FakeNccl;
+using test::kOperations;
+using test::NcclRank;
+using test::NcclWorld;
+using test::operate_times;
 using ::testing::AnyOf;
-using testing::FakeCuda;
-using testing::FakeNccl;
 using ::testing::HasSubstr;
-using testing::kOperations;
-using testing::NcclRank;
-using testing::NcclWorld;
-using testing::operate_times;
 using ::testing::StartsWith;
 
 /// Three ranks, each kind of operation in a world of its own; the first two go well.
@@ -268,7 +268,7 @@ TEST(NcclFaults, WhatIsAdoptedAfterTheAbortIsAbortedToo) {
 // ---- with threads, in real time: the watchdog's own, and an abort's ----
 struct ThreadRank {
   EventLoop loop{{.name = "rank"}};
-  std::shared_ptr<testing::FakePeers::OfRank> peers;
+  std::shared_ptr<test::FakePeers::OfRank> peers;
   NcclRank rank;
   std::string process_end;
   std::latch* connected = nullptr;
@@ -285,7 +285,7 @@ Task<> make_and_run(ThreadRank* at, NcclBackend::Options options, int times) {
 /// Ranks on threads of their own; what each threw.
 std::vector<std::string> run_on_threads(FakeNccl& nccl, std::uint32_t world, int times,
                                         Duration timeout, bool* let_go) {
-  testing::FakePeers peers;
+  test::FakePeers peers;
   peers.world = world;
   std::vector<std::string> errors(world);
   std::vector<std::thread> threads;
@@ -295,14 +295,14 @@ std::vector<std::string> run_on_threads(FakeNccl& nccl, std::uint32_t world, int
     threads.emplace_back([&, r] {
       ThreadRank at;
       at.connected = &connected;
-      at.peers = std::make_shared<testing::FakePeers::OfRank>(peers, r);
+      at.peers = std::make_shared<test::FakePeers::OfRank>(peers, r);
       at.rank.device = std::make_unique<CudaDevice>(
           at.loop, FakeCuda::api(), CudaDevice::Options{.name = fmt::format("gpu {}", r)});
       NcclBackend::Options options;
       options.rank = r;
       options.world = world;
       options.api = &FakeNccl::api();
-      options.kernels = &testing::fake_kernels();
+      options.kernels = &test::fake_kernels();
       options.peers = at.peers;
       options.timeout = timeout;
       options.from_rank_0 = [](std::string_view key, const std::string& value) {

@@ -78,7 +78,7 @@ struct Operands {
 Task<> reduce_and_gather(NcclBackend* backend, Operands* o, DType type, Result* out) {
   const std::size_t elements = kShard * backend->world();
   for (std::uint32_t round = 0; round < kRounds; ++round) {
-    testing::fill_block(o->host.data(), type, elements, backend->rank(), round);
+    test::fill_block(o->host.data(), type, elements, backend->rank(), round);
     co_await o->give(o->block, elements * bytes_of(type));
     ReduceArguments a{.block = o->block.data(),
                       .block_type = type,
@@ -110,7 +110,7 @@ Task<> run_rank(EventLoop* loop, CudaDevice* device, NcclBackend::Options option
 }
 
 void run_on_gpus(std::uint32_t world, DType type) {
-  const std::string job = testing::random_job();
+  const std::string job = test::random_job();
   Ids ids;
   std::vector<Result> results(world);
   std::vector<std::string> errors(world);
@@ -142,7 +142,7 @@ void run_on_gpus(std::uint32_t world, DType type) {
     thread.join();
   }
   EXPECT_EQ(errors, std::vector<std::string>(world));
-  const testing::Expected expected(world, type, kShard * world, kRounds);
+  const test::Expected expected(world, type, kShard * world, kRounds);
   GradientNorm norm;
   for (std::uint32_t r = 0; r < world; ++r) {
     EXPECT_EQ(results[r].all, expected.sum) << "rank " << r;

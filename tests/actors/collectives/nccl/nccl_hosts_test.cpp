@@ -23,10 +23,10 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Expected;
-using testing::FakeCuda;
-using testing::FakeNccl;
-using testing::fill_block;
+using test::Expected;
+using test::FakeCuda;
+using test::FakeNccl;
+using test::fill_block;
 using ::testing::HasSubstr;
 
 constexpr Duration kTimeout = 400ms;
@@ -108,7 +108,7 @@ NcclBackend::Options back_end_options(const Ranks& all, const Rank& rank) {
   made.rank = rank.number;
   made.world = all.shape.ranks();
   made.api = &FakeNccl::api();
-  made.kernels = &testing::fake_kernels();
+  made.kernels = &test::fake_kernels();
   made.own_sums = all.options.own_sums;
   made.peers = rank.peers;
   made.workspace_bytes = 16 << 10;

@@ -23,11 +23,11 @@ namespace tandem {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::FakeCuda;
-using testing::FakeNccl;
+using test::FakeCuda;
+using test::FakeNccl;
+using test::NcclTrained;
+using test::NcclTraining;
 using ::testing::HasSubstr;
-using testing::NcclTrained;
-using testing::NcclTraining;
 
 /// body(loop, peers) for each rank, on a thread of its own; what each threw.
 std::vector<std::string> on_threads(
@@ -35,7 +35,7 @@ std::vector<std::string> on_threads(
     const std::function<void(EventLoop&, const std::shared_ptr<ShmNcclPeers>&, std::uint32_t)>&
         body,
     const std::function<void(ShmNcclPeers::Options&)>& change = [](ShmNcclPeers::Options&) {}) {
-  const std::string job = testing::random_job();
+  const std::string job = test::random_job();
   std::vector<std::string> errors(world);
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < world; ++rank) {
@@ -217,7 +217,7 @@ TEST(ShmNcclPeers, AGroupsWaitsAreTheRuns) {
 }
 
 TEST(ShmNcclPeers, AProcessThatDiesIsHeardOf) {
-  const std::string job = testing::random_job();
+  const std::string job = test::random_job();
   const pid_t child = ::fork();
   if (child == 0) {
     EventLoop loop;
@@ -255,7 +255,7 @@ TEST(ShmNcclPeers, CarryTheBackEnd) {
   FakeNccl nccl;
   nccl.questions = 1;
   const std::vector<NcclTrained> got = train_on_threads({.world = 3});
-  const testing::Expected expected(3, DType::kF32, NcclTraining::kShard * 3, NcclTraining::kRounds);
+  const test::Expected expected(3, DType::kF32, NcclTraining::kShard * 3, NcclTraining::kRounds);
   for (const NcclTrained& rank : got) {
     EXPECT_EQ(rank.sum, expected.sum);
   }

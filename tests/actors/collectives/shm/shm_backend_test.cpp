@@ -19,11 +19,11 @@
 namespace tandem {
 namespace {
 
-using testing::Expected;
-using testing::fill_block;
-using testing::mixed;
-using testing::run_ranks;
-using testing::ShmRank;
+using test::Expected;
+using test::fill_block;
+using test::mixed;
+using test::run_ranks;
+using test::ShmRank;
 
 const std::vector<std::string> kNoErrors[] = {{}, {""}, {"", ""}, {"", "", ""}, {"", "", "", ""}};
 

@@ -22,15 +22,15 @@
 namespace tandem {
 namespace {
 
+using test::kOperations;
+using test::Operands;
+using test::operands_of;
+using test::random_job;
+using test::RankProcess;
+using test::run;
+using test::run_ranks;
+using test::ShmRank;
 using ::testing::HasSubstr;
-using testing::kOperations;
-using testing::Operands;
-using testing::operands_of;
-using testing::random_job;
-using testing::RankProcess;
-using testing::run;
-using testing::run_ranks;
-using testing::ShmRank;
 using namespace std::chrono_literals;
 
 TEST(ShmBackend, ADeadlineNamesRankOperationAndLimit) {

@@ -26,16 +26,16 @@
 namespace tandem {
 namespace {
 
-using testing::call_rank_0;
+using test::call_rank_0;
+using test::OtherUser;
+using test::random_job;
+using test::run_ranks;
+using test::ShmHello;
+using test::ShmRank;
+using test::unix_socket;
+using test::UnixAddress;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::OtherUser;
-using testing::random_job;
-using testing::run_ranks;
-using testing::ShmHello;
-using testing::ShmRank;
-using testing::unix_socket;
-using testing::UnixAddress;
 using namespace std::chrono_literals;
 
 /// "5 bytes, a descriptor": what comes over the socket until its end.

@@ -20,11 +20,11 @@
 namespace tandem {
 namespace {
 
-using testing::bf16_of;
-using testing::f16_of;
+using test::bf16_of;
+using test::f16_of;
 
 float f32_of(DType type, std::uint16_t bits) {
-  return type == DType::kBF16 ? testing::f32_of_bf16(bits) : testing::f32_of_f16(bits);
+  return type == DType::kBF16 ? test::f32_of_bf16(bits) : test::f32_of_f16(bits);
 }
 
 /// One element as optimizer_step.hpp writes it down.
@@ -130,7 +130,7 @@ TEST(Adam, EveryTargetLengthAndBeginGivesTheScalarBits) {
           const UpdateStep step = step_of(adamw, length % 2 == 0);
           State expected = start;
           expected.run_reference(step, gradient, weight, begin, begin + length);
-          testing::for_each_simd_target([&] {
+          test::for_each_simd_target([&] {
             State got = start;
             apply_update(step, got.buffers(gradient, weight), begin, begin + length);
             ASSERT_TRUE(same_bits(expected, got))
@@ -149,7 +149,7 @@ TEST(Adam, MisalignedArraysGiveTheSameBits) {
   for (std::size_t shift = 0; shift < 33; ++shift) {
     State expected = start;
     expected.run_reference(step, DType::kBF16, 2, shift, shift + 1024);
-    testing::for_each_simd_target([&] {
+    test::for_each_simd_target([&] {
       State got = start;
       apply_update(step, got.buffers(DType::kBF16, 2, shift), 0, 1024);
       ASSERT_TRUE(same_bits(expected, got)) << "shift " << shift;
@@ -235,7 +235,7 @@ TEST_P(AdamOracle, StaysWithinTheTolerance) {
   }
   constexpr double kTolerance = 5e-6;
   constexpr int kSteps = 5;
-  const testing::OracleTensors tensors(path);
+  const test::OracleTensors tensors(path);
   const auto start = tensors.get<float>("param");
   const auto grads = tensors.get<float>("grads");
   const auto kind = tensors.get<std::uint8_t>("kind");

@@ -118,7 +118,7 @@ TEST(Lamb, HasTheSameBitsHoweverTheUnitIsCut) {
 
 TEST(Lamb, HasTheSameBitsOnEverySimdTarget) {
   const Shard chosen = trained(512);
-  testing::for_each_simd_target([&] { EXPECT_EQ(trained(512), chosen); });
+  test::for_each_simd_target([&] { EXPECT_EQ(trained(512), chosen); });
 }
 
 TEST(Lamb, SumsEachTensorAloneAndAllOfIt) {
@@ -201,7 +201,7 @@ TEST_P(LambOracle, StaysWithinTheTolerance) {
   if (!std::filesystem::exists(path)) {
     GTEST_SKIP() << "the reference data " << path << " is not there";
   }
-  const testing::OracleTensors file(path);
+  const test::OracleTensors file(path);
   const std::vector<std::string> names = {"square", "wide", "tall", "thin", "bias", "norm"};
   constexpr int kSteps = 10;
   Shard shard;

@@ -85,8 +85,8 @@ struct State {
       s1[i] = std::abs(normal(random)) * 1e-6F;
       const float wide = std::pow(10.0F, static_cast<float>(exponent(random)));
       g[i] = i % 7 == 0 ? 0.0F : normal(random) * (i % 3 == 0 ? wide : 1e-3F);
-      g_bf16[i] = testing::bf16_of(g[i]);
-      g_f16[i] = testing::f16_of(g[i]);
+      g_bf16[i] = test::bf16_of(g[i]);
+      g_f16[i] = test::f16_of(g[i]);
     }
   }
 
@@ -97,8 +97,8 @@ struct State {
   }
   float gradient(DType type, std::size_t i) const {
     return type == DType::kF32    ? g[i]
-           : type == DType::kBF16 ? testing::f32_of_bf16(g_bf16[i])
-                                  : testing::f32_of_f16(g_f16[i]);
+           : type == DType::kBF16 ? test::f32_of_bf16(g_bf16[i])
+                                  : test::f32_of_f16(g_f16[i]);
   }
 
   /// `weight`: the model weight's bytes per element; 0: none.
@@ -131,7 +131,7 @@ struct State {
       if (weight == 4) {
         w32[i] = p[i];
       } else if (weight == 2) {
-        w16[i] = half == DType::kBF16 ? testing::bf16_of(p[i]) : testing::f16_of(p[i]);
+        w16[i] = half == DType::kBF16 ? test::bf16_of(p[i]) : test::f16_of(p[i]);
       }
     }
   }
@@ -209,7 +209,7 @@ TEST_P(OptimizerStep, EveryTargetTypeLengthAndBeginGivesTheScalarBits) {
         const UpdateStep step = UpdateStep::make(GetParam().config, 1 + length % 3, 0.37);
         State expected = start;
         expected.run_reference(step, gradient, weight, half, begin, begin + length);
-        testing::for_each_simd_target([&] {
+        test::for_each_simd_target([&] {
           State got = start;
           apply_update(step, got.buffers(gradient, weight, half), begin, begin + length);
           ASSERT_TRUE(same_bits(expected, got))
@@ -226,7 +226,7 @@ TEST_P(OptimizerStep, MisalignedArraysGiveTheSameBits) {
   for (std::size_t shift = 0; shift < 33; ++shift) {
     State expected = start;
     expected.run_reference(step, DType::kF16, 2, DType::kF16, shift, shift + 512);
-    testing::for_each_simd_target([&] {
+    test::for_each_simd_target([&] {
       State got = start;
       apply_update(step, got.buffers(DType::kF16, 2, DType::kF16, shift), 0, 512);
       ASSERT_TRUE(same_bits(expected, got)) << "shift " << shift;
@@ -265,7 +265,7 @@ TEST_P(OptimizerStep, NotFiniteGradientsStayVisible) {
   state.g[3] = std::numeric_limits<float>::quiet_NaN();
   apply_update(UpdateStep::make(GetParam().config, 2, 1.0),
                state.buffers(DType::kF32, 2, DType::kF16), 0, 64);
-  EXPECT_TRUE(std::isnan(state.p[3]) && std::isnan(testing::f32_of_f16(state.w16[3])));
+  EXPECT_TRUE(std::isnan(state.p[3]) && std::isnan(test::f32_of_f16(state.w16[3])));
   EXPECT_TRUE(std::isfinite(state.p[2]) && std::isfinite(state.p[4]));
 }
 

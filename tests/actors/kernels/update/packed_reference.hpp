@@ -18,7 +18,7 @@
 #include "actors/kernels/update/update_pass.hpp"
 #include "actors/memory/arena.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 inline std::uint64_t mixed64(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15U;
@@ -226,4 +226,4 @@ struct ShardPair {
   }
 };
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

@@ -22,8 +22,8 @@
 namespace tandem {
 namespace {
 
-using testing::LayoutCase;
-using testing::LayoutShard;
+using test::LayoutCase;
+using test::LayoutShard;
 
 const UpdateConfig kAdamW{.kind = OptimizerKind::kAdam, .lr = 1e-2, .weight_decay = 0.1, .seed = 5};
 const UpdateConfig kAdamL2{
@@ -92,7 +92,7 @@ struct Expected {
     apply_update(step, fp32, begin, end);
     if (from.types.weight != DType::kF32 && from.types.layout != StateLayout::kSplit) {
       std::transform(master.begin() + begin, master.begin() + end, master.begin() + begin,
-                     testing::backup_master);
+                     test::backup_master);
     }
     for (std::size_t k = 0; k < arrays; ++k) {
       round(from, step, k, begin, end);
@@ -102,11 +102,11 @@ struct Expected {
   void round(const LayoutShard& from, const UpdateStep& step, std::size_t k, std::size_t begin,
              std::size_t end) {
     const auto random = [&](std::size_t i) {
-      return testing::rounding_bits16(step, from.buffers.position + i, k);
+      return test::rounding_bits16(step, from.buffers.position + i, k);
     };
     if (from.types.layout == StateLayout::kBf16) {
       for (std::size_t i = begin; i < end; ++i) {
-        state[k][i] = testing::rounded_to_bf16(state[k][i], random(i), k == 1);
+        state[k][i] = test::rounded_to_bf16(state[k][i], random(i), k == 1);
       }
     } else if (from.types.layout == StateLayout::kInt8) {
       for (std::size_t first = begin; first < end; first += kStateBlock) {
@@ -116,8 +116,7 @@ struct Expected {
           bits.push_back(random(i));
         }
         const std::vector<float> values(state[k].begin() + first, state[k].begin() + last);
-        std::ranges::copy(testing::rounded_to_codes(values, bits, k == 0),
-                          state[k].begin() + first);
+        std::ranges::copy(test::rounded_to_codes(values, bits, k == 0), state[k].begin() + first);
       }
     }
   }
@@ -145,7 +144,7 @@ TEST_P(StateLayouts, EveryTargetLengthAndAlignmentDoesAsDescribed) {
     const std::size_t elements = begin + length + (blocks ? 0 : 5);
     LayoutShard start(config, types, elements, 7, length % 4 == 0 ? 0 : length % 37);
     const Expected want(start, step, begin, begin + length);
-    testing::for_each_simd_target([&] {
+    test::for_each_simd_target([&] {
       LayoutShard got(config, types, elements, 7, start.shift);
       apply_update(step, got.buffers, begin, begin + length);
       ASSERT_NO_FATAL_FAILURE(expect_as_described(got, want)) << "length " << length;
@@ -156,7 +155,7 @@ TEST_P(StateLayouts, EveryTargetLengthAndAlignmentDoesAsDescribed) {
 TEST_P(StateLayouts, OutOfPlaceGivesTheBitsOfInPlaceAndLeavesTheSource) {
   const auto& [name, config, types] = GetParam();
   const UpdateStep step = UpdateStep::make(config, 3, 0.37);
-  testing::for_each_simd_target([&] {
+  test::for_each_simd_target([&] {
     for (const std::size_t length : {0UL, 1UL, 31UL, 128UL, 384UL, 391UL, 512UL}) {
       for (const std::size_t shift : {0UL, 3UL, 64UL}) {
         const LayoutShard source(config, types, length, 7, shift);
@@ -288,7 +287,7 @@ TEST(SplitMaster, HoldsEveryClassOfMasters) {
   };
   write_master(shard.buffers, masters.data(), 0, n);
   check("written ", false);
-  testing::for_each_simd_target([&] {
+  test::for_each_simd_target([&] {
     write_master(shard.buffers, masters.data(), 0, n);
     // With a learning rate of 0 each finite master comes through the kernel unchanged: read, and
     // split again.

@@ -19,7 +19,7 @@
 #include "actors/kernels/update/state_memory.hpp"
 #include "tests/actors/kernels/update/packed_reference.hpp"
 
-namespace tandem::testing {
+namespace tandem::test {
 
 inline constexpr std::uint32_t kSpecials[] = {
     0x00000000, 0x80000000, 0x00000001, 0x80000001,  // zeros, the least denormals
@@ -246,4 +246,4 @@ void expect_bits_of_the_vectors(const UpdateCase& optimizer, Run run_threads,
   }
 }
 
-}  // namespace tandem::testing
+}  // namespace tandem::test

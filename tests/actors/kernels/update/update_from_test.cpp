@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, UpdateFrom, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(UpdateFrom, EveryTargetTypeLengthAndAlignmentGivesTheBitsOfInPlace) {
-  testing::for_each_simd_target([&] {
+  test::for_each_simd_target([&] {
     for (const Types& types : kTypes) {
       for (std::size_t length = 0; length <= 70; ++length) {
         // Whole cache lines (the non-temporal stores) and everything else, in turns.

@@ -13,8 +13,8 @@
 namespace tandem {
 namespace {
 
-using testing::LayoutCase;
-using testing::LayoutShard;
+using test::LayoutCase;
+using test::LayoutShard;
 
 constexpr std::size_t kElements = 9001;  // more than two of the blocks in which weights are kept
 
@@ -34,9 +34,9 @@ INSTANTIATE_TEST_SUITE_P(Layouts, UpdatePasses, ::testing::ValuesIn(kCases), [](
   return std::string(name_of(info.param.layout)) + "_" + std::string(name_of(info.param.weight));
 });
 
-struct Pair : testing::ShardPair {
+struct Pair : test::ShardPair {
   explicit Pair(const LayoutCase& types)
-      : testing::ShardPair(kAdamW, types, kElements, {{.begin = 0, .end = kElements}}) {}
+      : test::ShardPair(kAdamW, types, kElements, {{.begin = 0, .end = kElements}}) {}
 
   void run(UpdatePass pass, const UpdateStep& step) {
     // Chunks as the optimizer cuts them.

@@ -82,13 +82,13 @@ TEST_F(ConstantTime, SendersOfManySharesAreStopped) {
   loop.run(&Scope::join, &actors);
 }
 
-struct Merging : Actor<Merging, Add> {
+struct MergingSum : Actor<MergingSum, Add> {
   static constexpr WhenFull kWhenFull = WhenFull::kCoalesce;
   static bool coalesce(Add& waiting, Add&& newer) {
     waiting.value += newer.value;
     return true;
   }
-  explicit Merging(std::uint32_t room) : Actor("merging", room) {}
+  explicit MergingSum(std::uint32_t room) : Actor("merging", room) {}
   void handle(Add m) {
     sum += m.value;
     ++handled;
@@ -98,10 +98,10 @@ struct Merging : Actor<Merging, Add> {
 };
 
 TEST_F(ConstantTime, MessagesAreMergedIntoALongQueue) {
-  Merging& merging = actors.start<Merging>(std::uint32_t{kCount});
+  MergingSum& merging = actors.start<MergingSum>(std::uint32_t{kCount});
   const auto to = merging.address();
   loop.run(
-      [](Merging::AddressType target) -> Task<> {
+      [](MergingSum::AddressType target) -> Task<> {
         for (int i = 0; i < 2 * kCount; ++i) {
           EXPECT_EQ(target.try_send(Add{1}), SendResult::kSent);
         }

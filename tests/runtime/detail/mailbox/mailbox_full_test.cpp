@@ -23,7 +23,7 @@ class MailboxFullTest : public ::testing::Test {
 
 // ---- reject ------------------------------------------------------------------------------------
 TEST_F(MailboxFullTest, RejectFailsAtOnce) {
-  World<Slow<WhenFull::kReject>> world({.credits = 2});
+  MailboxWorld<Slow<WhenFull::kReject>> world({.credits = 2});
   const auto address = world.actor.address();
   EXPECT_EQ(address.try_send(Note{1}), SendResult::kSent);
   EXPECT_EQ(address.try_send(Note{2}), SendResult::kSent);
@@ -45,7 +45,7 @@ TEST_F(MailboxFullTest, RejectFailsAtOnce) {
 
 // ---- drop-oldest -------------------------------------------------------------------------------
 TEST_F(MailboxFullTest, DropOldestKeepsTheNewestAndItsBound) {
-  World<Slow<WhenFull::kDropOldest>> world({.credits = 3});
+  MailboxWorld<Slow<WhenFull::kDropOldest>> world({.credits = 3});
   const auto address = world.actor.address();
   world.inside([&] {
     for (int i = 0; i < 10; ++i) {
@@ -60,7 +60,7 @@ TEST_F(MailboxFullTest, DropOldestKeepsTheNewestAndItsBound) {
 }
 
 TEST_F(MailboxFullTest, ADroppedRequestFailsItsAskerAndASendNeverWaits) {
-  World<Slow<WhenFull::kDropOldest>> world({.credits = 2});
+  MailboxWorld<Slow<WhenFull::kDropOldest>> world({.credits = 2});
   const auto address = world.actor.address();
   std::string text;
   Scope askers(world.loop);
@@ -142,7 +142,7 @@ TEST_F(MailboxFullTest, DropOldestFromOtherThreadsLosesNoneUnseen) {
 
 // ---- coalesce ----------------------------------------------------------------------------------
 TEST_F(MailboxFullTest, CoalescesIntoTheNewestThatFits) {
-  World<Merging> world({.credits = 3});
+  MailboxWorld<Merging> world({.credits = 3});
   const auto address = world.actor.address();
   world.loop.run(
       [](decltype(address) a) -> Task<> {
@@ -166,7 +166,7 @@ TEST_F(MailboxFullTest, CoalescesIntoTheNewestThatFits) {
 
 TEST_F(MailboxFullTest, CoalescesFromOtherThreadsAndCountsEach) {
   constexpr int kEach = 20'000;
-  World<Merging> world({.credits = 4});
+  MailboxWorld<Merging> world({.credits = 4});
   std::atomic<int> sent{0};
   std::atomic<int> left{2};
   std::vector<std::thread> threads;
@@ -199,7 +199,7 @@ TEST_F(MailboxFullTest, CoalescesFromOtherThreadsAndCountsEach) {
 
 // ---- control messages
 TEST_F(MailboxFullTest, ControlMessagesOvertakeAndAreNeverRefused) {
-  World<Slow<WhenFull::kReject>> world({.credits = 1});
+  MailboxWorld<Slow<WhenFull::kReject>> world({.credits = 1});
   const auto address = world.actor.address();
   EXPECT_EQ(address.try_send(Note{1}), SendResult::kSent);
   for (int i = 0; i < 10; ++i) {
@@ -217,7 +217,7 @@ TEST_F(MailboxFullTest, ControlMessagesOvertakeAndAreNeverRefused) {
 }
 
 TEST_F(MailboxFullTest, AClosedActorTakesControlMessagesUntilItHasEnded) {
-  World<Slow<WhenFull::kWait>> world({.credits = 4});
+  MailboxWorld<Slow<WhenFull::kWait>> world({.credits = 4});
   const auto address = world.actor.address();
   EXPECT_EQ(address.try_send(Note{1}), SendResult::kSent);
   world.run_for(500ms);
@@ -231,7 +231,7 @@ TEST_F(MailboxFullTest, AClosedActorTakesControlMessagesUntilItHasEnded) {
 
 // ---- metrics
 TEST_F(MailboxFullTest, MeasuresDepthAndWaitingTimeWhenAsked) {
-  World<Slow<WhenFull::kWait>> world({.credits = 8});
+  MailboxWorld<Slow<WhenFull::kWait>> world({.credits = 8});
   const auto address = world.actor.address();
   EXPECT_EQ(address.try_send(Note{0}), SendResult::kSent);
   EXPECT_EQ(address.metrics().depth, 1U);
@@ -255,7 +255,7 @@ TEST_F(MailboxFullTest, MeasuresDepthAndWaitingTimeWhenAsked) {
 }
 
 TEST_F(MailboxFullTest, TheTimeInLineCountsAsWaiting) {
-  World<Slow<WhenFull::kWait>> world({.credits = 1, .measure = true});
+  MailboxWorld<Slow<WhenFull::kWait>> world({.credits = 1, .measure = true});
   world.run_for(1s);
   const auto address = world.actor.address();
   Scope senders(world.loop);

@@ -23,7 +23,7 @@ class MailboxShareTest : public ::testing::Test {
 
 // ---- credits of a sender
 TEST_F(MailboxShareTest, AGreedySenderFillsItsShareOnly) {
-  World<Slow<WhenFull::kWait>> world({.credits = 8});
+  MailboxWorld<Slow<WhenFull::kWait>> world({.credits = 8});
   const auto all = world.actor.address();
   const auto greedy = all.with_credits(3);
   const Address<Note> narrow = greedy;  // the same share
@@ -48,7 +48,7 @@ TEST_F(MailboxShareTest, AGreedySenderFillsItsShareOnly) {
 }
 
 TEST_F(MailboxShareTest, SendersOfAFullShareWaitInTheirOrderWhileOthersPass) {
-  World<Slow<WhenFull::kWait>> world({.credits = 4});
+  MailboxWorld<Slow<WhenFull::kWait>> world({.credits = 4});
   const auto all = world.actor.address();
   const auto mine = all.with_credits(1);
   Scope senders(world.loop);
@@ -64,7 +64,7 @@ TEST_F(MailboxShareTest, SendersOfAFullShareWaitInTheirOrderWhileOthersPass) {
 }
 
 TEST_F(MailboxShareTest, DropOldestOfAFullShareDropsTheSendersOwn) {
-  World<Slow<WhenFull::kDropOldest>> world({.credits = 8});
+  MailboxWorld<Slow<WhenFull::kDropOldest>> world({.credits = 8});
   const auto all = world.actor.address();
   const auto greedy = all.with_credits(2);
   world.inside([&] {
@@ -79,7 +79,7 @@ TEST_F(MailboxShareTest, DropOldestOfAFullShareDropsTheSendersOwn) {
 }
 
 TEST_F(MailboxShareTest, EachAddressMayComeWithAShare) {
-  World<Slow<WhenFull::kReject>> world({.credits = 4, .credits_per_sender = 2});
+  MailboxWorld<Slow<WhenFull::kReject>> world({.credits = 4, .credits_per_sender = 2});
   const auto one = world.actor.address();
   const auto two = world.actor.address();
   EXPECT_EQ(one.try_send(Note{1}), SendResult::kSent);
@@ -89,7 +89,7 @@ TEST_F(MailboxShareTest, EachAddressMayComeWithAShare) {
 }
 
 TEST_F(MailboxShareTest, CreditsComeBackWhenSendersGiveUpOrTheActorDies) {
-  World<Slow<WhenFull::kWait>> world({.credits = 2});
+  MailboxWorld<Slow<WhenFull::kWait>> world({.credits = 2});
   const auto mine = world.actor.address().with_credits(1);
   {
     Scope senders(world.loop);
