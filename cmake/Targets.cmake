@@ -53,12 +53,8 @@ function(tandem_tests name)
   add_executable(test_${name} ${sources})
   target_link_libraries(test_${name} PRIVATE ${arg_LINK} tandem_test_main)
   add_dependencies(test_${name} in_own_folder)
-  # Half of the time to compile them; what they test is optimised. Sanitizers' tests run long enough.
-  if(TANDEM_SANITIZE)
-    target_compile_options(test_${name} PRIVATE -O1)
-  else()
-    target_compile_options(test_${name} PRIVATE -O0)
-  endif()
+  # Half of the time to compile them; what they test is optimised.
+  target_compile_options(test_${name} PRIVATE -O0)
   # A fifth of the time to compile them with UBSan, and ASan finds what these lead to. Alignment is checked where frames of
   # coroutines are tested.
   if(TANDEM_SANITIZE MATCHES undefined)
@@ -70,8 +66,6 @@ function(tandem_tests name)
   if(NOT TANDEM_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
     target_compile_options(test_${name} PRIVATE -g0)
   endif()
-  target_compile_definitions(test_${name} PRIVATE
-    TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TANDEM_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
   tandem_unity(test_${name})
   tandem_discover_tests(test_${name} ${name} ${arg_BY_SUITE})
 endfunction()

@@ -91,11 +91,12 @@ def commands(database):
     found = []
     for entry in json.loads(database.read_text(encoding="utf-8")):
         unit = entry["file"]
-        if "/Unity/" not in unit:
+        if "/units/" not in unit:
             found.append(entry)
-        elif Path(unit).is_file():
-            for source in UNIT.findall(Path(unit).read_text(encoding="utf-8")):
-                found.append(entry | {"file": source, "command": entry["command"].replace(unit, source)})
+            continue
+        for name in UNIT.findall(Path(unit).read_text(encoding="utf-8")):
+            source = str(ROOT / name)
+            found.append(entry | {"file": source, "command": entry["command"].replace(unit, source)})
     return found
 
 

@@ -1,6 +1,7 @@
 // --add_tokens: the saved model has them, in tokenizer, config, embedding and head, and loads in
 // Transformers.
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -28,7 +29,7 @@ class AddTokens : public TrainerTest {
   }
   [[nodiscard]] std::string tokens(const std::string& folder, const std::string& text) const {
     return shell(fmt::format("echo '\"{}\"' | '{}/tandem' tokenize --model_name '{}'", text,
-                             TANDEM_BIN_DIR, path(folder)))
+                             test::bin_dir(), path(folder)))
         .out;
   }
 
@@ -42,7 +43,7 @@ TEST_F(AddTokens, GrowTheModelAndLoadInTransformers) {
   const Finished one = run("one", more + " --gradient_accumulation_steps 2");
   ASSERT_EQ(one.code, 0) << one.err;
   const Finished two = shell(fmt::format("{} '{}/tandem' launch -n 2 -- '{}' {}", cache_,
-                                         TANDEM_BIN_DIR, kTrainer, flags("two", more)));
+                                         test::bin_dir(), kTrainer, flags("two", more)));
   ASSERT_EQ(two.code, 0) << two.err;
   EXPECT_EQ(column("two", "loss"), column("one", "loss"));
   EXPECT_EQ(content_of(folder_ / "two/model/model.safetensors"),

@@ -9,6 +9,7 @@
 #include "actors/storage/manifest.hpp"
 #include "actors/storage/safetensors.hpp"
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -23,7 +24,7 @@ using Tensors = std::map<std::pair<std::string, std::string>, std::string>;
 class CheckpointCli : public TrainerTest {
  protected:
   [[nodiscard]] Finished tandem(const std::string& arguments) const {
-    return shell(fmt::format("'{}/tandem' {}", TANDEM_BIN_DIR, arguments));
+    return shell(fmt::format("'{}/tandem' {}", test::bin_dir(), arguments));
   }
   [[nodiscard]] Finished run(const std::string& output, int steps, const std::string& more) const {
     return train(
@@ -242,7 +243,7 @@ TEST_F(CheckpointCli, WhatCannotBeConvertedLeavesNothing) {
   for (const char* to : {"hf", "universal"}) {
     const Finished full =
         shell(fmt::format("trap '' XFSZ; ulimit -f 1000; '{}/tandem' convert '{}' '{}' --to {}",
-                          TANDEM_BIN_DIR, source, path("a"), to));
+                          test::bin_dir(), source, path("a"), to));
     EXPECT_EQ(full.code, 1) << full.err;
     EXPECT_EQ(std::ranges::count(full.err, '\n'), 1) << full.err;
   }

@@ -7,6 +7,7 @@
 #include "actors/storage/safetensors.hpp"
 #include "models/cifar/net.hpp"
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 #include "trainer/cifar/accuracy.hpp"
 #include "trainer/cifar/aten_net.hpp"
 #include "trainer/cifar/png.hpp"
@@ -25,7 +26,7 @@ class Cifar : public TrainerTest {
  protected:
   [[nodiscard]] Finished cifar(const std::string& flags) const {
     return shell(
-        fmt::format("TANDEM_CACHE='{}' '{}/cifar10' {}", path("no cache"), TANDEM_BIN_DIR, flags));
+        fmt::format("TANDEM_CACHE='{}' '{}/cifar10' {}", path("no cache"), test::bin_dir(), flags));
   }
   [[nodiscard]] Finished run(const std::string& output, const std::string& flags) const {
     return cifar(fmt::format("--dtype fp32 --stage 3 --no-tensorboard --output_dir '{}' {}",
@@ -33,14 +34,14 @@ class Cifar : public TrainerTest {
   }
   [[nodiscard]] Finished tutorial(const std::string& flags) const {
     return shell(fmt::format("TANDEM_CACHE='{}' '{}/cifar10_tutorial' {}", path("no cache"),
-                             TANDEM_BIN_DIR, flags));
+                             test::bin_dir(), flags));
   }
   /// Eight fp32 steps whose four micro-batches `count` ranks share.
   void run_on_ranks(int count, const std::string& output, const std::string& flags) const {
     const Finished done = shell(fmt::format(
         "TANDEM_CACHE='{}' '{}/tandem' launch -n {} -- '{}/cifar10' --dtype fp32 --steps 8 "
         "--gradient_accumulation_steps {} --no-tensorboard --output_dir '{}' {}",
-        path("no cache"), TANDEM_BIN_DIR, count, TANDEM_BIN_DIR, 4 / count, path(output), flags));
+        path("no cache"), test::bin_dir(), count, test::bin_dir(), 4 / count, path(output), flags));
     EXPECT_EQ(done.code, 0) << done.out << done.err;
     EXPECT_THAT(done.out, HasSubstr("Accuracy of the network on the 2000 test images"));
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -28,7 +29,7 @@ class Defaults : public TrainerTest {
     const Finished made = shell(fmt::format(
         "'{0}/make_model' --config '{1}/config.json' --tokenizer '{2}' --seed 1 --output '{3}' "
         "--hidden 64 --layers 2 --heads 2 --kv_heads 1 --head_dim 32 --intermediate 128",
-        TANDEM_BIN_DIR, kDemo, path("tokenizer"), path("source")));
+        test::bin_dir(), kDemo, path("tokenizer"), path("source")));
     ASSERT_EQ(made.code, 0) << made.err;
     // Ten records, one without input.
     std::string records;
@@ -49,7 +50,7 @@ class Defaults : public TrainerTest {
   }
   [[nodiscard]] Finished generate(const std::string& model, const std::string& more) const {
     return shell(fmt::format("'{}/tandem' generate --model_name '{}' --prompt '{}' {}",
-                             TANDEM_BIN_DIR, path(model),
+                             test::bin_dir(), path(model),
                              "### Instruction:\nSay moor.\n\n### Response:\n", more));
   }
   void expect_refused(const Finished& done, const std::vector<std::string>& parts) const {

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/python.hpp"
 
 namespace tandem {
@@ -47,7 +48,7 @@ TEST_F(Evaluation, HasTheSameDigitsOnSeveralRanksAndAfterResuming) {
   const std::string more = "--eval_split 0.1 --eval_every 4 --lr_scheduler constant --warmup 0 ";
   const std::string alone = more + "--gradient_accumulation_steps 2 ";
   expect_done(train(flags("one", 12, alone)));
-  expect_done(shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", TANDEM_BIN_DIR, kTrainer,
+  expect_done(shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", test::bin_dir(), kTrainer,
                                 flags("two", 12, more))));
   EXPECT_EQ(column("two", "eval_loss"), column("one", "eval_loss"));
   EXPECT_EQ(column("two", "loss"), column("one", "loss"));
@@ -93,7 +94,7 @@ TEST_F(Evaluation, IsWhatTransformersComputesForTheSameRecords) {
                                       model, kDemo, held_out))));
   const Finished records =
       shell(fmt::format("'{}/tandem' inspect --model_name '{}' --dataset_name '{}' --json",
-                        TANDEM_BIN_DIR, model, held_out));
+                        test::bin_dir(), model, held_out));
   ASSERT_EQ(records.code, 0) << records.err;
   const Finished theirs =
       shell(fmt::format("'{}' '{}' '{}' '{}'", kPython, write("mean_loss.py", kMeanLoss), model,

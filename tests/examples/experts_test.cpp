@@ -3,6 +3,7 @@
 #include <ostream>
 
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -43,7 +44,7 @@ class ExpertTraining : public TrainerTest, public testing::WithParamInterface<Ca
     const std::string config = write("config.json", GetParam().config);
     const Finished made =
         shell(fmt::format("'{}/make_model' --config '{}' --tokenizer '{}' --seed 3 --output '{}'",
-                          TANDEM_BIN_DIR, config, kDemo, path("model")));
+                          test::bin_dir(), config, kDemo, path("model")));
     ASSERT_EQ(made.code, 0) << made.err;
   }
 
@@ -52,7 +53,7 @@ class ExpertTraining : public TrainerTest, public testing::WithParamInterface<Ca
         "'{}/tandem' launch -n {} -- '{}' --model_name '{}' --dataset_name '{}/instructions.json' "
         "--lr 2e-3 --batch_size 2 --max_length 96 --bench_steps 4 --progress off --no-tensorboard "
         "--output_dir '{}' --gradient_accumulation_steps {} {}",
-        TANDEM_BIN_DIR, ranks, kTrainer, path("model"), kDemo, path(output), 2 / ranks, flags));
+        test::bin_dir(), ranks, kTrainer, path("model"), kDemo, path(output), 2 / ranks, flags));
   }
   [[nodiscard]] std::vector<std::string> digits(const std::string& output) const {
     std::vector<std::string> all = column(output, "loss");

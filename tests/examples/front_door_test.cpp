@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/util/error.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -27,7 +28,7 @@ class FrontDoor : public testing::Test {
     fs::remove_all(root_);
     fs::create_directories(root_ / "tools");
     fs::create_directories(root_ / "elsewhere");
-    const fs::path source = TANDEM_SOURCE_DIR;
+    const fs::path source = test::source_dir();
     fs::copy_file(source / "tandem", root_ / "tandem");
     fs::copy_file(source / "tools/setup.sh", root_ / "tools/setup.sh");
     write("tools/debian-packages.txt", "# a comment\nbash  # always there on Debian\n");

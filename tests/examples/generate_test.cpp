@@ -1,6 +1,7 @@
 // `tandem generate`: what is drawn repeats with its seed, several prompts, answers by the model's
 // chat template; wrong input is one line.
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -26,14 +27,14 @@ class GenerateCommand : public TrainerTest {
   }
   [[nodiscard]] Finished generate(const std::string& flags) const {
     return shell(
-        fmt::format("'{}/tandem' generate --model_name '{}' {}", TANDEM_BIN_DIR, model_, flags));
+        fmt::format("'{}/tandem' generate --model_name '{}' {}", test::bin_dir(), model_, flags));
   }
   /// As ./tandem generate --chat starts it.
   [[nodiscard]] Finished chat(const std::string& flags) const {
     return shell(
         fmt::format("'{}' -I '{}/tools/run_module.py' prepare.chat '{}/tandem' --chat "
                     "--model_name '{}' {}",
-                    kPython, TANDEM_SOURCE_DIR, TANDEM_BIN_DIR, model_, flags));
+                    kPython, test::source_dir(), test::bin_dir(), model_, flags));
   }
   static void expect_refused(const Finished& done, const std::string& part) {
     EXPECT_EQ(done.code, 2) << done.out << done.err;

@@ -1,5 +1,6 @@
 // Adapters as a user trains, saves, merges and continues with them; what is refused.
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/python.hpp"
 
 namespace tandem {
@@ -47,14 +48,14 @@ class Lora : public TrainerTest {
                              kDemo, flags(output, steps, more)));
   }
   [[nodiscard]] Finished tandem(const std::string& command) const {
-    return shell(fmt::format("'{}/tandem' {}", TANDEM_BIN_DIR, command));
+    return shell(fmt::format("'{}/tandem' {}", test::bin_dir(), command));
   }
   /// Returns the logits of a few tokens, by the model or the run in that folder.
   [[nodiscard]] std::vector<double> logits(const std::string& folder) const {
     const Finished done =
         shell(fmt::format("echo '[3, 14, 15, 92, 65]' | '{}/tandem' logits "
                           "--model_name '{}'",
-                          TANDEM_BIN_DIR, path(folder)));
+                          test::bin_dir(), path(folder)));
     EXPECT_EQ(done.code, 0) << done.err;
     simdjson::dom::parser parser;
     std::vector<double> all;
@@ -137,7 +138,7 @@ TEST_F(Lora, RunsAreTheSameOnTwoRanksAndAfterResuming) {
   };
   const std::string alone = more + "--gradient_accumulation_steps 2 ";
   ASSERT_EQ(train(flags("one", 8, alone)).code, 0);
-  const Finished two = shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", TANDEM_BIN_DIR,
+  const Finished two = shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", test::bin_dir(),
                                          kTrainer, flags("two", 8, more)));
   ASSERT_EQ(two.code, 0) << two.err;
   EXPECT_EQ(column("two", "loss"), column("one", "loss"));
@@ -146,7 +147,7 @@ TEST_F(Lora, RunsAreTheSameOnTwoRanksAndAfterResuming) {
   ASSERT_EQ(train(flags("stopped", 4, alone + "--lr_scheduler constant --save_every 4")).code, 0);
   ASSERT_EQ(train(flags("straight", 8, alone + "--lr_scheduler constant")).code, 0);
   const Finished resumed = shell(fmt::format(
-      "'{}/tandem' launch -n 2 -- '{}' {}", TANDEM_BIN_DIR, kTrainer,
+      "'{}/tandem' launch -n 2 -- '{}' {}", test::bin_dir(), kTrainer,
       flags("stopped", 8, more + "--lr_scheduler constant --save_every 4 --resume auto")));
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_EQ(column("stopped", "loss"), column("straight", "loss"));

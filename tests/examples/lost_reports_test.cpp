@@ -9,6 +9,7 @@
 #include <sys/mount.h>
 
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -270,10 +271,10 @@ TEST_F(LostReports, NamesOfFoldersAreNoCommandsToATerminal) {
   };
   expect_plain(run(name, 2, "--save_every 1"));
   expect_plain(run(name, 4, "--save_every 1 --resume auto"));
-  expect_plain(shell(fmt::format("'{}/tandem' report '{}'", TANDEM_BIN_DIR, path(name))));
+  expect_plain(shell(fmt::format("'{}/tandem' report '{}'", test::bin_dir(), path(name))));
   for (const char* what : {"show", "verify"}) {
     expect_plain(
-        shell(fmt::format("'{}/tandem' checkpoint {} '{}'", TANDEM_BIN_DIR, what, path(name))));
+        shell(fmt::format("'{}/tandem' checkpoint {} '{}'", test::bin_dir(), what, path(name))));
   }
 }
 
@@ -282,7 +283,7 @@ TEST_F(LostReports, ARunThatLostAReportIsNotTrainedAgain) {
   // Rank 1 cannot write its part of the trace.
   fs::create_directories(path("run/.trace.json.gz.tmp-0000000000000001/in the way"));
   const Finished done = shell(fmt::format("'{}/tandem' launch -n 2 --max_restarts 2 -- {} --trace",
-                                          TANDEM_BIN_DIR, command("run", 4)));
+                                          test::bin_dir(), command("run", 4)));
   EXPECT_EQ(done.code, 6) << done.err;
   EXPECT_THAT(done.err, AllOf(HasSubstr("of 2 trained and saved, and lost a report"),
                               ::testing::Not(HasSubstr("restart"))));
@@ -337,8 +338,8 @@ TEST_F(LostReports, AKilledConversionLeavesNothingToTheNextOne) {
   ASSERT_EQ(run("run", 2, "--save_every 2").code, 0);
   for (const char* to : {"hf", "tandem", "universal"}) {
     write("converted.tmp-0123456789abcdef/config.json", "of a killed conversion");
-    const Finished done = shell(fmt::format("'{}/tandem' convert '{}' '{}' --to {}", TANDEM_BIN_DIR,
-                                            path("run"), path("converted"), to));
+    const Finished done = shell(fmt::format("'{}/tandem' convert '{}' '{}' --to {}",
+                                            test::bin_dir(), path("run"), path("converted"), to));
     EXPECT_EQ(fs::exists(path("converted.tmp-0123456789abcdef")), done.code == 2 && to[0] == 't')
         << done.err;
     fs::remove_all(path("converted"));

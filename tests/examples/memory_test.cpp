@@ -1,6 +1,7 @@
 // The memory plan of real runs: predicted beside measured, and a run that does not fit ends before
 // it begins.
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 #include "trainer/training_run.hpp"
 
 namespace tandem {
@@ -68,7 +69,7 @@ TEST_F(Memory, OfALongRowIsPlannedLinearlyAndHoldsNothingAsWideAsAnMlp) {
     const Finished done = shell(
         fmt::format("'{}/tandem' plan --model_name '{}' --device cpu --dtype fp32 --batch_size 1 "
                     "--max_length {} --host_memory_gb 64 --json {}",
-                    TANDEM_BIN_DIR, path("model"), length, more));
+                    test::bin_dir(), path("model"), length, more));
     EXPECT_EQ(done.code, 0) << done.err;
     simdjson::dom::parser parser;
     return std::int64_t(parser.parse(done.out)["rank"]["host"]["activations"]);
@@ -98,7 +99,7 @@ TEST_F(Memory, OfTilesThatAreAsWideAsAnMlpIsPredictedWithinATenth) {
 TEST_F(Memory, OfTwoRanksIsPredictedApartFromWhatTheyShare) {
   make_model_and_data(60);
   const Finished done =
-      shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", TANDEM_BIN_DIR, kTrainer,
+      shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", test::bin_dir(), kTrainer,
                         flags("run", "--batch_size 2 --max_length 64 --dtype bf16 --stage 3")));
   ASSERT_EQ(done.code, 0) << done.err;
   EXPECT_NEAR(ratio("run", "host"), 1, 0.1);
@@ -120,7 +121,7 @@ TEST_F(Memory, ARunThatDoesNotFitEndsBeforeItBegins) {
 
 TEST_F(Memory, PlanPrintsTheTableOfAConfigAlone) {
   const std::string plan = fmt::format(
-      "'{}/tandem' plan --model_name '{}/config.json' --device cpu ", TANDEM_BIN_DIR, kDemo);
+      "'{}/tandem' plan --model_name '{}/config.json' --device cpu ", test::bin_dir(), kDemo);
   const Finished fits = shell(plan + "--host_memory_gb 4");
   EXPECT_EQ(fits.code, 0) << fits.err;
   EXPECT_THAT(fits.out, HasSubstr("moments"));

@@ -18,6 +18,7 @@
 #include "actors/storage/file.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/faults/file_size_limit.hpp"
+#include "tests/support/process/paths.hpp"
 #include "trainer/metrics/metrics_writer.hpp"
 
 namespace tandem {
@@ -234,7 +235,7 @@ TEST(EventFile, RecordsAreFramedWithMaskedChecksums) {
 }
 
 TEST_F(MetricsFiles, TensorBoardReadsTheEvents) {
-  const std::string python = TANDEM_SOURCE_DIR "/.venv/bin/python";
+  const std::string python = test::source_path(".venv/bin/python");
   if (std::system((python + " -c 'import tensorboard' 2>/dev/null").c_str()) != 0) {
     GTEST_SKIP() << "no tensorboard in the project's .venv (./tandem test installs it)";
   }

@@ -1,6 +1,7 @@
 // The trainer on packed rows: what it says, and that ranks, evaluations and a resumed run change no
 // digit.
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -30,7 +31,7 @@ TEST_F(PackedRun, HasTheSameDigitsOnTwoRanksAndAfterResuming) {
     EXPECT_THAT(one.out, HasSubstr(fmt::format("tokens ({}), ", kind)));
     EXPECT_THAT(one.out,
                 ContainsRegex("packing  [0-9]+ records in [0-9]+ packs of up to 96 tokens .*full"));
-    expect_done(shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", TANDEM_BIN_DIR, kTrainer,
+    expect_done(shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", test::bin_dir(), kTrainer,
                                   flags(kind + "-two", 14, more))));
     expect_same_digits(kind + "-one", kind + "-two");
     expect_done(train(flags(kind + "-resumed", 9, alone + "--save_every 3")));
@@ -73,7 +74,7 @@ TEST_F(PackedRun, InspectSaysWhatTrainingDoes) {
   const Finished shown = shell(fmt::format(
       "'{}/tandem' inspect --model_name '{}' --dataset_name '{}/instructions.json' --max_length 96 "
       "-n 0",
-      TANDEM_BIN_DIR, random_model(), kDemo));
+      test::bin_dir(), random_model(), kDemo));
   ASSERT_EQ(shown.code, 0) << shown.err;
   const auto packing_of = [](const std::string& text) {
     const std::size_t begin = text.find("packing  ");

@@ -7,6 +7,7 @@
 
 #include "actors/storage/safetensors_header.hpp"
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -16,12 +17,12 @@ namespace fs = std::filesystem;
 class Parity : public TrainerTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(Parity, EveryCheckPasses) {
-  const fs::path folder = fs::path(TANDEM_SOURCE_DIR) / GetParam();
+  const fs::path folder = fs::path(test::source_dir()) / GetParam();
   if (!fs::exists(folder)) {
     GTEST_SKIP() << GetParam() << " is not here";
   }
   const Finished done =
-      shell(fmt::format("'{}/tandem' parity '{}'", TANDEM_BIN_DIR, folder.string()));
+      shell(fmt::format("'{}/tandem' parity '{}'", test::bin_dir(), folder.string()));
   EXPECT_EQ(done.code, 0) << done.out << done.err;
   EXPECT_EQ(done.out.find("FAIL"), std::string::npos) << done.out;
   for (const char* check : {"logits max_abs=", "loss max_abs=", "grads (worst", "trace clip loss",
@@ -56,7 +57,8 @@ TEST_F(ParityLimits, AnotherNormEpsilonFails) {
   text.replace(text.find(epsilon), epsilon.size(), "\"rms_norm_eps\": 1e-05");
   fs::permissions(config, fs::perms::owner_all);
   std::ofstream(config) << text;
-  const Finished done = shell(fmt::format("'{}/tandem' parity '{}'", TANDEM_BIN_DIR, path("copy")));
+  const Finished done =
+      shell(fmt::format("'{}/tandem' parity '{}'", test::bin_dir(), path("copy")));
   EXPECT_EQ(done.code, 1) << done.out << done.err;
   EXPECT_NE(done.out.find("FAIL"), std::string::npos) << done.out;
 }
@@ -94,7 +96,7 @@ class DamagedReference : public TrainerTest {
     std::ofstream(copy_ / "losses.json")
         << R"({"traces": {"t": {"gradient_clipping": 1.0, )" << trace << "}}}";
     const Finished done =
-        shell(fmt::format("'{}/tandem' parity '{}'", TANDEM_BIN_DIR, copy_.string()));
+        shell(fmt::format("'{}/tandem' parity '{}'", test::bin_dir(), copy_.string()));
     EXPECT_EQ(done.code, 2) << done.out << done.err;
     EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
     for (const std::string& part : parts) {
@@ -132,7 +134,7 @@ class DamagedReference : public TrainerTest {
     std::ofstream(path, std::ios::binary) << safetensors_header(plans) << bytes;
   }
 
-  const fs::path kWhole = fs::path(TANDEM_SOURCE_DIR) / "tests/data/references/small_gpt2";
+  const fs::path kWhole = fs::path(test::source_dir()) / "tests/data/references/small_gpt2";
   fs::path copy_ = fs::path(testing::TempDir()) / fmt::format("damaged reference {}", ::getpid());
   void TearDown() override {
     fs::remove_all(copy_);

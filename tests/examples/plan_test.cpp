@@ -5,6 +5,7 @@
 
 #include "actors/storage/json.hpp"
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -42,7 +43,7 @@ TEST_F(Plan, IsThatOfTheRun) {
           "--model_name '{}' --deepspeed_config '{}' --batch_size 2 --max_length 16 "
           "--device sim --sim_spec {} --optimizer_threads 1 --compute_threads 1 {}",
           model, config(offload), spec, more);
-      const Finished plan = shell(fmt::format("'{}/tandem' plan {}", TANDEM_BIN_DIR, flags));
+      const Finished plan = shell(fmt::format("'{}/tandem' plan {}", test::bin_dir(), flags));
       ASSERT_EQ(plan.code, 0) << flags << plan.err;
       const Finished done =
           train(fmt::format("{} --dataset_name '{}' --loss_on all --lr 1e-3 --steps 1 --progress "
@@ -70,7 +71,7 @@ TEST_F(Plan, NamesTheDropoutThatKeepsAttention) {
     return shell(fmt::format(
         "'{}/tandem' plan --model_name '{}' --device cuda --gpu_memory_gb 2 --host_memory_gb 8 "
         "--max_length 4096 {}",
-        TANDEM_BIN_DIR, path("long"), more));
+        test::bin_dir(), path("long"), more));
   };
   const Finished refused = plan("--batch_size 3");
   EXPECT_EQ(refused.code, 3) << refused.out << refused.err;
@@ -97,7 +98,7 @@ TEST_F(Plan, OfAnotherMachineIsTheSameEverywhere) {
     return shell(fmt::format(
         "TANDEM_CACHE='{}' '{}/tandem' plan --model_name '{}' --gpu_memory_gb 24 "
         "--host_memory_gb 24 --batch_size 1 --max_length 2048 --activation_checkpointing",
-        path(fmt::format("cache {}", rate)), TANDEM_BIN_DIR, path("1b")));
+        path(fmt::format("cache {}", rate)), test::bin_dir(), path("1b")));
   };
   const Finished slow = plan("1e9");
   EXPECT_EQ(slow.code, 0) << slow.err;
@@ -117,7 +118,7 @@ TEST_F(Plan, TheLargestConfigurationsOfSuperOffloadFit) {
         fmt::format("'{}/tandem' plan --model_name '{}' --device cuda --gpu_memory_gb 89.4 "
                     "--host_memory_gb 447 "
                     "--ranks_per_host 1 --dtype bf16 --stage 3 --activation_checkpointing {}",
-                    TANDEM_BIN_DIR, path(model), more));
+                    test::bin_dir(), path(model), more));
   };
   const std::string million =
       "--world_size 8 --sequence_parallel 8 --batch_size 1 --max_length 1048576 ";
@@ -157,7 +158,7 @@ class Advice : public Plan, public ::testing::WithParamInterface<TooLarge> {
     for (const auto& [flag, value] : flags) {
       words += fmt::format(" {} {}", flag, value);
     }
-    return shell(fmt::format("'{}/tandem' plan --model_name '{}'{} {}", TANDEM_BIN_DIR,
+    return shell(fmt::format("'{}/tandem' plan --model_name '{}'{} {}", test::bin_dir(),
                              path(GetParam().model), words, more));
   }
 

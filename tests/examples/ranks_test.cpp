@@ -9,6 +9,7 @@
 #include <signal.h>
 
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -32,7 +33,7 @@ class Ranks : public TrainerTest {
         path(output), more);
   }
   [[nodiscard]] Finished launch(int ranks, const std::string& command) const {
-    return shell(fmt::format("'{}/tandem' launch -n {} -- {}", TANDEM_BIN_DIR, ranks, command));
+    return shell(fmt::format("'{}/tandem' launch -n {} -- {}", test::bin_dir(), ranks, command));
   }
   [[nodiscard]] Finished finetune_on(int ranks, const std::string& output,
                                      const std::string& more) const {
@@ -138,7 +139,7 @@ TEST_F(Ranks, StagesAndSchedulesOfTwoRanksDoNotChangeOneDigit) {
         launch(2, fmt::format("'{}/cifar10' --dtype fp32 --stage {} --overlap {} --steps 6 "
                               "--gradient_clipping 0.1 --gradient_accumulation_steps 2 "
                               "--no-tensorboard --output_dir '{}'",
-                              TANDEM_BIN_DIR, stage, overlap, path(output)));
+                              test::bin_dir(), stage, overlap, path(output)));
     ASSERT_EQ(done.code, 0) << done.err;
     if (expected.empty()) {
       expected = digits(output);

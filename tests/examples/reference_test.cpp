@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -57,8 +58,8 @@ class References : public TrainerTest, public testing::WithParamInterface<Group>
     }
     const Finished made =
         shell(fmt::format("{} '{}' '{}/tests/examples/make_references.py' '{}/tools' < '{}'",
-                          instructions(GetParam().isa), kPython, TANDEM_SOURCE_DIR,
-                          TANDEM_SOURCE_DIR, write("jobs", jobs)));
+                          instructions(GetParam().isa), kPython, test::source_dir(),
+                          test::source_dir(), write("jobs", jobs)));
     ASSERT_EQ(made.code, 0) << made.out << made.err;
   }
 
@@ -69,7 +70,7 @@ class References : public TrainerTest, public testing::WithParamInterface<Group>
 
   [[nodiscard]] Finished parity(const std::string& folder, const std::string& environment) const {
     return shell(
-        fmt::format("{} '{}/tandem' parity '{}'", environment, TANDEM_BIN_DIR, path(folder)));
+        fmt::format("{} '{}/tandem' parity '{}'", environment, test::bin_dir(), path(folder)));
   }
 
   /// The limits come from arithmetic, not from the processor that made the reference.
@@ -96,7 +97,7 @@ class References : public TrainerTest, public testing::WithParamInterface<Group>
   void expect_mistakes_are_found(const Reference& reference) const {
     const Finished planted =
         shell(fmt::format("'{}' '{}/tests/examples/plants.py' '{}' '{}' {} {}", kPython,
-                          TANDEM_SOURCE_DIR, path(of(reference, "reference")),
+                          test::source_dir(), path(of(reference, "reference")),
                           path(of(reference, "planted")), reference.plants, reference.alike));
     ASSERT_EQ(planted.code, 0) << planted.err;
     std::istringstream names(reference.plants);
@@ -124,7 +125,7 @@ class References : public TrainerTest, public testing::WithParamInterface<Group>
           "'{}/tandem' launch -n {} -- '{}' --model_name '{}' --dataset_name '{}' --lr 3e-3 "
           "--recipe deepspeed_example --batch_size 2 --gradient_accumulation_steps {} "
           "--max_length 64 --steps 12 --output_dir '{}' --progress off --no-tensorboard {}",
-          TANDEM_BIN_DIR, ranks, kTrainer, path(checkpoint),
+          test::bin_dir(), ranks, kTrainer, path(checkpoint),
           (fs::exists(alpaca) ? alpaca : demo).string(), 2 / ranks, path(of(reference, output)),
           flags));
       EXPECT_EQ(done.code, 0) << done.err;

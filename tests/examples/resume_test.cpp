@@ -17,6 +17,7 @@
 #include "actors/checkpoint/slices.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/support/throws_error.hpp"
 #include "trainer/run_checkpoints.hpp"
@@ -103,8 +104,8 @@ class TrainerResume : public TrainerTest {
   }
   [[nodiscard]] Finished on_ranks(int ranks, const std::string& output, int steps,
                                   const std::string& more) const {
-    return shell(fmt::format("'{}/tandem' launch -n {} -- '{}' {}", TANDEM_BIN_DIR, ranks, kTrainer,
-                             flags(output, steps, more)));
+    return shell(fmt::format("'{}/tandem' launch -n {} -- '{}' {}", test::bin_dir(), ranks,
+                             kTrainer, flags(output, steps, more)));
   }
 
   /// Starts a run in the background; its output goes to a file.
@@ -203,7 +204,7 @@ TEST_F(TrainerResume, AnotherBatchGoesOnByTheRecordsSeen) {
   ASSERT_EQ(train(demo("straight", 6, four)).code, 0);
   ASSERT_EQ(train(demo("moved", 3, four)).code, 0);
   const std::string two = same + "--batch_size 2 --resume auto --resume_ignore batch";
-  const Finished ranks = shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", TANDEM_BIN_DIR,
+  const Finished ranks = shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' {}", test::bin_dir(),
                                            kTrainer, demo("moved", 6, two)));
   ASSERT_EQ(ranks.code, 0) << ranks.err;
   EXPECT_THAT(ranks.out, HasSubstr("the micro-batch size: 4 in the checkpoint, 2 now (ignored)"));
@@ -465,10 +466,10 @@ TEST_F(TrainerResume, ExpertsOverRanksGoOnOnOne) {
     return fmt::format(
         "'{}/cifar10' --dtype fp32 --stage 2 --moe --num-experts 2 --steps 6 --output_dir '{}' "
         "--progress off {}",
-        TANDEM_BIN_DIR, path(output), more);
+        test::bin_dir(), path(output), more);
   };
   const auto on_two = [&](const std::string& command) {
-    return shell(fmt::format("'{}/tandem' launch -n 2 -- {}", TANDEM_BIN_DIR, command));
+    return shell(fmt::format("'{}/tandem' launch -n 2 -- {}", test::bin_dir(), command));
   };
   const Finished straight = on_two(cifar("straight", "--ep-world-size 2"));
   ASSERT_EQ(straight.code, 0) << straight.err;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -16,7 +17,8 @@ class Scripts : public TrainerTest {
  protected:
   [[nodiscard]] Finished script(const std::string& name, const std::string& arguments) const {
     return shell(fmt::format("TANDEM_BIN='{}' TANDEM_CACHE='{}' '{}/examples/scripts/{}' {}",
-                             TANDEM_BIN_DIR, path("no cache"), TANDEM_SOURCE_DIR, name, arguments));
+                             test::bin_dir(), path("no cache"), test::source_dir(), name,
+                             arguments));
   }
 };
 
@@ -35,7 +37,7 @@ TEST_F(Scripts, PlanTheirModelsAtFullSize) {
     GTEST_SKIP() << "shared/data/model_configs is not here";
   }
   std::size_t planned = 0;
-  for (const auto& entry : fs::directory_iterator(TANDEM_SOURCE_DIR "/examples/scripts")) {
+  for (const auto& entry : fs::directory_iterator(test::source_path("examples/scripts"))) {
     const std::string name = entry.path().filename();
     if (!name.starts_with("finetune_")) {
       continue;

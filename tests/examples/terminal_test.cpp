@@ -11,6 +11,7 @@
 
 #include "runtime/util/error.hpp"
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 #include "trainer/metrics/console.hpp"
 
 namespace tandem {
@@ -23,7 +24,7 @@ using ::testing::Not;
 class Terminal : public TrainerTest {
  protected:
   [[nodiscard]] Finished tandem(const std::string& arguments) const {
-    return shell(fmt::format("'{}/tandem' {}", TANDEM_BIN_DIR, arguments));
+    return shell(fmt::format("'{}/tandem' {}", test::bin_dir(), arguments));
   }
 };
 
@@ -58,7 +59,7 @@ COMP_WORDS=('{1}/tandem' plan --host_mem); COMP_CWORD=2; _tandem; echo "${{COMPR
 COMP_WORDS=('{1}/tandem' train --lora_ra); COMP_CWORD=2; _tandem; echo "${{COMPREPLY[@]}}"
 COMP_WORDS=('{1}/tandem' train --eval_dat); COMP_CWORD=2; _tandem; echo "${{COMPREPLY[@]}}"
 )",
-                                                      path("c.sh"), TANDEM_BIN_DIR));
+                                                      path("c.sh"), test::bin_dir()));
   EXPECT_EQ(shell("bash '" + ask + "'").out, "plan\n--host_memory_gb\n\n--eval_dataset\n");
 }
 
@@ -130,7 +131,7 @@ TEST_F(Terminal, TheCurveOfTopFitsTheTerminal) {
   write("run/metrics.jsonl", metrics);
   const auto bars = [&](const char* columns) {
     const Finished shown = shell(fmt::format("TANDEM_COLUMNS={} '{}/tandem' top '{}' --once | cat",
-                                             columns, TANDEM_BIN_DIR, path("run")));
+                                             columns, test::bin_dir(), path("run")));
     std::istringstream lines(shown.out);
     std::string line;
     while (std::getline(lines, line) && line.find(" to ") == std::string::npos) {

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/process/paths.hpp"
 #include "tests/support/python.hpp"
 
 namespace tandem {
@@ -137,7 +138,7 @@ class TrainerTest : public testing::Test {
   void expect_transformers_agrees(const std::vector<std::string>& models) const {
     const Finished compared =
         shell(fmt::format("'{}' '{}' '{}/tandem' '{}'", kPython, write("compare.py", kCompare),
-                          TANDEM_BIN_DIR, fmt::join(models, "' '")));
+                          test::bin_dir(), fmt::join(models, "' '")));
     EXPECT_EQ(compared.code, 0) << compared.out << compared.err;
   }
   /// A checkpoint of our own: the demo's shape, but for what `shape` says, and tokenizer with
@@ -146,7 +147,7 @@ class TrainerTest : public testing::Test {
     const std::string model = path("model");
     const Finished made = shell(fmt::format(
         "'{}/make_model' --config '{}/config.json' --tokenizer '{}' --seed 1 --output '{}' {}",
-        TANDEM_BIN_DIR, kDemo, kDemo, model, shape));
+        test::bin_dir(), kDemo, kDemo, model, shape));
     EXPECT_EQ(made.code, 0) << made.err;
     return model;
   }
@@ -154,10 +155,10 @@ class TrainerTest : public testing::Test {
   /// The smallest that trains: steps of a millisecond.
   static constexpr std::string_view kOneLayer =
       "--hidden 16 --layers 1 --heads 2 --kv_heads 1 --head_dim 8 --intermediate 16";
-  static constexpr const char* kTrainer = TANDEM_BIN_DIR "/finetune_zero3";
-  static constexpr const char* kDemo = TANDEM_SOURCE_DIR "/examples/demo";
-  static constexpr const char* kShared = TANDEM_SOURCE_DIR "/../shared";
-  static constexpr const char* kPython = test::kPython;
+  static inline const std::string kTrainer = test::program_path("finetune_zero3");
+  static inline const std::string kDemo = test::source_path("examples/demo");
+  static inline const std::string kShared = test::source_path("../shared");
+  static inline const std::string kPython = test::kPython;
   std::filesystem::path folder_;
 };
 

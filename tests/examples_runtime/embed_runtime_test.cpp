@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/process/paths.hpp"
+
 namespace tandem {
 namespace {
 
@@ -53,8 +55,8 @@ class EmbedRuntimeTest : public testing::Test {
   [[nodiscard]] Finished run(const std::string& file, const std::string& flags,
                              const std::string& before = "") const {
     const std::string line =
-        fmt::format("{} '{}/embed_runtime' '{}' {} >'{}' 2>'{}' </dev/null", before, TANDEM_BIN_DIR,
-                    file, flags, path(".out"), path(".err"));
+        fmt::format("{} '{}/embed_runtime' '{}' {} >'{}' 2>'{}' </dev/null", before,
+                    test::bin_dir(), file, flags, path(".out"), path(".err"));
     const int status = std::system(line.c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of(path(".out")),
             content_of(path(".err"))};

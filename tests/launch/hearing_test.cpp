@@ -19,6 +19,7 @@
 
 #include "runtime/system/owned_descriptor.hpp"
 #include "tests/launch/launched.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -162,7 +163,7 @@ TEST(Hearing, TheKernelChoosesARankBeforeItsLauncher) {
 }
 
 TEST(Hearing, ChildrenThatItDidNotStartAreLeftAlone) {
-  const std::string launch = TANDEM_BIN_DIR "/launch_alone launch -n 1 -- ";
+  const std::string launch = test::program_path("launch_alone launch -n 1 -- ");
   // One that is there before, one that a stranger leaves behind, and one that a rank leaves.
   Launched run(shell("sleep 1001 & echo stranger=$!; sh -c 'sleep 1 & sleep 1003 & echo orphan=$!; "
                      "sleep 0.2' & sleep 0.1; exec " +
@@ -216,7 +217,7 @@ TEST_F(Logs, FollowNoLinkAndWaitForNoFifo) {
   ASSERT_EQ(::mkfifo(log.c_str(), 0600), 0);
   refused_for("it is no ordinary file");
   std::filesystem::create_symlink(victim, folder_ + "/flight_rank_0.txt");
-  Ranks run(1, fmt::format("{}/launch_alone blame 0; kill -KILL $$", TANDEM_BIN_DIR), -1,
+  Ranks run(1, fmt::format("{}/launch_alone blame 0; kill -KILL $$", test::bin_dir()), -1,
             {"--log_dir", folder_});
   EXPECT_EQ(run.wait(), 128 + SIGKILL);
   EXPECT_THAT(run.output, HasSubstr("flight_rank_0.txt: it is a link"));
@@ -224,7 +225,7 @@ TEST_F(Logs, FollowNoLinkAndWaitForNoFifo) {
 
 TEST_F(Logs, ADiskThatIsFullIsSaidAndEndsNothing) {
   const std::string launch = fmt::format("{}/launch_alone launch -n 1 --log_dir '{}' -- seq 100000",
-                                         TANDEM_BIN_DIR, folder_);
+                                         test::bin_dir(), folder_);
   Launched run(shell("ulimit -f 8; exec " + launch), {}, -1);
   EXPECT_EQ(run.wait(), 0);
   EXPECT_THAT(run.output, HasSubstr("rank_0.log lacks lines from here on: File too large"));

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "tests/launch/launched.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -35,7 +36,7 @@ class Hosts : public ::testing::Test {
  protected:
   Hosts() {
     std::filesystem::create_directories(folder_);
-    std::filesystem::create_symlink(TANDEM_BIN_DIR "/fake_ssh", folder_ + "/ssh");
+    std::filesystem::create_symlink(test::program_path("fake_ssh"), folder_ + "/ssh");
   }
   ~Hosts() override { std::filesystem::remove_all(folder_); }
 
@@ -184,7 +185,7 @@ TEST_F(Hosts, ARankThatOnlyLostItsPeerIsNotBlamed) {
 
 // Rank 3 hangs; the others wrote down whom they blame.
 TEST_F(Hosts, TheRankThatWitnessesBlameIsNamedWithItsHost) {
-  const std::string blame = TANDEM_BIN_DIR "/launch_alone blame ";
+  const std::string blame = test::program_path("launch_alone blame ");
   auto run =
       on("a:2,b:2", fmt::format("if [ $RANK != 3 ]; then exec {}3; fi; exec sleep 1000", blame));
   EXPECT_EQ(run.wait(), 4);
@@ -289,7 +290,7 @@ TEST_F(Hosts, AConnectionThatHangsEndsTheHostsRanks) {
 TEST_F(Hosts, NoRankStartsBeforeEveryHostIsThere) {
   const struct {
     const char* hosts;
-    const char* line;
+    std::string line;
     int code;
   } cases[] = {
       {"a:1,nowhere:1",
@@ -298,8 +299,8 @@ TEST_F(Hosts, NoRankStartsBeforeEveryHostIsThere) {
        "nowhere`",
        4},
       {"a:1,hangs:1", "error: [launch] host hangs did not come within 2 s; try `ssh hangs`", 4},
-      {"a:1,absent:1", "error: [launch] host absent: cannot start " TANDEM_BIN_DIR "/launch_alone",
-       2}};
+      {"a:1,absent:1",
+       "error: [launch] host absent: cannot start " + test::program_path("launch_alone"), 2}};
   for (const auto& [hosts, line, code] : cases) {
     auto run = on(hosts, "echo started", {}, {"TANDEM_RENDEZVOUS_TIMEOUT_S=2"});
     EXPECT_EQ(run.wait(), code) << run.output;

@@ -24,6 +24,7 @@
 
 #include "runtime/system/machine.hpp"
 #include "tests/launch/launched.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -140,7 +141,7 @@ TEST(Launch, RanksKnowTheTerminalsColumns) {
     int terminal = -1;
     const pid_t process = ::forkpty(&terminal, nullptr, nullptr, &size);
     if (process == 0) {
-      const std::string own = TANDEM_BIN_DIR "/launch_alone";
+      const std::string own = test::program_path("launch_alone");
       ::execl(own.c_str(), own.c_str(), "launch", "-n", "1", logs ? "--log_dir" : "--grace_s",
               logs ? folder.c_str() : "30", "--", "/bin/sh", "-c",
               "echo columns=${TANDEM_COLUMNS:-none}", nullptr);
@@ -368,7 +369,7 @@ TEST(Launch, TheRankThatAWitnessBlamesIsNamed) {
   Launched run(
       {.ranks = 3},
       fmt::format("if [ $RANK = 1 ]; then exec sleep 1000; fi; exec {}/launch_alone blame 1",
-                  TANDEM_BIN_DIR));
+                  test::bin_dir()));
   EXPECT_EQ(run.wait(), 4);
   EXPECT_THAT(run.output, HasSubstr("error: [launch] rank 1 of 3 held the others up: rank "));
 }

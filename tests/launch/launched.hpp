@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/process/paths.hpp"
+
 namespace tandem::test {
 
 /// A launcher; its output and errors come through one pipe. A variable marks its processes.
@@ -55,7 +57,7 @@ class Launched {
 
   [[nodiscard]] static std::vector<std::string> words(const std::vector<std::string>& flags,
                                                       const std::vector<std::string>& command) {
-    std::vector<std::string> all = {TANDEM_BIN_DIR "/launch_alone", "launch"};
+    std::vector<std::string> all = {test::program_path("launch_alone"), "launch"};
     all.insert(all.end(), flags.begin(), flags.end());
     all.emplace_back("--");
     all.insert(all.end(), command.begin(), command.end());

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/process/paths.hpp"
 #include "tests/support/throws_error.hpp"
 #include "tools/launch/node_link.hpp"
 
@@ -91,7 +92,7 @@ TEST(NodeOrderText, ANodeEndsWithTheUsersError) {
         std::string("\n")}) {
     std::ofstream(path) << text;
     const int status = std::system(
-        fmt::format("{}/launch_alone launch --node < '{}' > '{}.out'", TANDEM_BIN_DIR, path, path)
+        fmt::format("{}/launch_alone launch --node < '{}' > '{}.out'", test::bin_dir(), path, path)
             .c_str());
     EXPECT_EQ(WEXITSTATUS(status), 2) << text.substr(0, 40);
     std::string said;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/process/variable.hpp"
 
 namespace tandem {
@@ -15,7 +16,7 @@ namespace {
 TEST(GrownVocabulary, TokensOfAnotherFileAreInTheWay) {
   const test::TempDir dir;
   const test::Variable cache("TANDEM_CACHE", (dir / "cache").string());
-  std::filesystem::copy(TANDEM_SOURCE_DIR "/examples/demo/tokenizer.json", dir / "tokenizer.json");
+  std::filesystem::copy(test::source_path("examples/demo/tokenizer.json"), dir / "tokenizer.json");
   test::put(dir / "tokenizer_config.json", R"({"tokenizer_class": "TokenizersBackend"})");
   EXPECT_TRUE(std::filesystem::exists(tokenizer_with(dir.path(), {"<new>"}) / "tokenizer.json"));
   test::put(dir / "tokenizer_config.json", R"({"pad_token": "[PAD]"})");
@@ -25,7 +26,7 @@ TEST(GrownVocabulary, TokensOfAnotherFileAreInTheWay) {
 
 TEST(GrownVocabulary, NeedsAFolderForItsTokenizer) {
   const test::TempDir dir;
-  std::filesystem::copy(TANDEM_SOURCE_DIR "/examples/demo/tokenizer.json", dir / "tokenizer.json");
+  std::filesystem::copy(test::source_path("examples/demo/tokenizer.json"), dir / "tokenizer.json");
   const auto grow = [&] { (void)tokenizer_with(dir.path(), {"<new>"}); };
   {
     const test::Variable cache("TANDEM_CACHE", "/proc/self/nowhere");

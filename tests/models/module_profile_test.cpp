@@ -13,6 +13,7 @@
 #include "models/causal_lm.hpp"
 #include "models/cifar/moe_net.hpp"
 #include "models/cifar/net.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -54,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(References, FamilyTree,
                          ::testing::Values("small_qwen2", "small_mixtral", "small_gpt_oss"));
 
 TEST_P(FamilyTree, HoldsEveryParameterAndOperationOnce) {
-  const HfConfig config = read_hf_config(std::string(TANDEM_SOURCE_DIR) +
+  const HfConfig config = read_hf_config(std::string(test::source_dir()) +
                                          "/tests/data/references/" + GetParam() + "/checkpoint");
   const Model model = make_causal_lm(config);
   const ModuleProfile profile = profile_of(model, 64);

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/util/error.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem::test {
@@ -61,7 +62,7 @@ void expect_error(Action&& action, std::initializer_list<std::string_view> parts
 
 /// The folder of reference data that may lie beside the repository.
 inline fs::path shared(std::string_view name) {
-  return fs::path(TANDEM_SOURCE_DIR) / "../shared" / name;
+  return fs::path(test::source_dir()) / "../shared" / name;
 }
 
 /// Skips the test where the reference data is absent.
@@ -78,7 +79,7 @@ inline bool unpack_xz(const fs::path& from, const fs::path& to) {
 
 /// The Python of the project's environment; empty if it has not been set up.
 inline std::string python() {
-  const fs::path path = fs::path(TANDEM_SOURCE_DIR) / ".venv/bin/python";
+  const fs::path path = fs::path(test::source_dir()) / ".venv/bin/python";
   return fs::exists(path) ? path.string() : std::string{};
 }
 

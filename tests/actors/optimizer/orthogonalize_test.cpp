@@ -15,6 +15,7 @@
 #include "actors/kernels/update/direction.hpp"
 #include "tests/actors/kernels/simd_targets.hpp"
 #include "tests/support/oracle_tensors.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -116,7 +117,7 @@ class MuonOracle : public ::testing::TestWithParam<MuonCase> {};
 TEST_P(MuonOracle, StaysWithinWhatFp32Rounds) {
   const MuonCase& c = GetParam();
   const std::string path =
-      std::string(TANDEM_SOURCE_DIR "/../shared/oracles/lamb_muon/muon_") + c.name + ".safetensors";
+      test::source_path("../shared/oracles/lamb_muon/muon_") + c.name + ".safetensors";
   if (!std::filesystem::exists(path)) {
     GTEST_SKIP() << "the reference data " << path << " is not there";
   }

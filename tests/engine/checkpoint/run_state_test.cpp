@@ -11,6 +11,7 @@
 
 #include "engine/checkpoint/changed_settings.hpp"
 #include "engine/config/config.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -87,7 +88,7 @@ TEST(ChangedSettings, AreALineEachWithBothValues) {
 
 TEST(ChangedSettings, EachKeyIsOnThePage) {
   std::ostringstream page;
-  page << std::ifstream(TANDEM_SOURCE_DIR "/docs/checkpoints.md").rdbuf();
+  page << std::ifstream(test::source_path("docs/checkpoints.md")).rdbuf();
   const std::string config = resolved_json(parse_config(
       R"({"train_batch_size": 1, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
           "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4}}})",

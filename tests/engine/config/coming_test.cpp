@@ -15,6 +15,7 @@
 #include "engine/config/key_table.hpp"
 #include "engine/config/key_value.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -30,7 +31,7 @@ std::string content(const std::string& path) {
 
 /// The rows of a section's table, as cells without their spaces.
 std::vector<std::vector<std::string>> rows_of(const std::string& section) {
-  std::istringstream page(content(TANDEM_SOURCE_DIR "/docs/coming_from_deepspeed.md"));
+  std::istringstream page(content(test::source_path("docs/coming_from_deepspeed.md")));
   std::vector<std::vector<std::string>> rows;
   bool inside = false;
   for (std::string line; std::getline(page, line);) {
@@ -95,7 +96,7 @@ TEST(ComingFromDeepSpeed, EachKeyBecomesWhatItsRowSays) {
 /// Returns the output of `./tandem train --help`; empty if the trainer is not built.
 std::string trainer_help() {
   std::string help;
-  FILE* program = popen("'" TANDEM_BIN_DIR "/tandem' train --help 2>&1", "r");
+  FILE* program = popen(("'" + test::program_path("tandem' train --help 2>&1")).c_str(), "r");
   for (int c = std::fgetc(program); c != EOF; c = std::fgetc(program)) {
     help.push_back(static_cast<char>(c));
   }
@@ -136,7 +137,7 @@ TEST(ComingFromDeepSpeed, EachFlagIsTheTrainers) {
 }
 
 TEST(ComingFromDeepSpeed, EachCallIsTheEngines) {
-  const std::string header = content(TANDEM_SOURCE_DIR "/engine/engine.hpp");
+  const std::string header = content(test::source_path("engine/engine.hpp"));
   for (const std::vector<std::string>& row : rows_of("Calls")) {
     for (const std::string& name : names_in(row.at(1))) {
       EXPECT_THAT(header, HasSubstr(" " + name + "("));
@@ -148,11 +149,11 @@ TEST(ComingFromDeepSpeed, EachCallIsTheEngines) {
 /// headers.
 TEST(ComingFromDeepSpeed, WhatStandsInsteadIsThere) {
   const std::string help = trainer_help();
-  const std::string commands = content(TANDEM_SOURCE_DIR "/tandem");
+  const std::string commands = content(test::source_path("tandem"));
   std::string headers;
   for (const char* header :
        {"engine/engine.hpp", "engine/types/model.hpp", "engine/distributed/process_group.hpp"}) {
-    headers += content(TANDEM_SOURCE_DIR "/" + std::string(header));
+    headers += content(test::source_path(header));
   }
   for (const char* section : {"Calls that are not needed", "Files and programs"}) {
     for (const std::vector<std::string>& row : rows_of(section)) {
@@ -177,7 +178,7 @@ TEST(ComingFromDeepSpeed, WhatStandsInsteadIsThere) {
 
 /// docs/config_keys.md; TANDEM_UPDATE_DOCS=1 writes it anew.
 TEST(ComingFromDeepSpeed, ThePageOfKeysIsTheTable) {
-  const std::string path = TANDEM_SOURCE_DIR "/docs/config_keys.md";
+  const std::string path = test::source_path("docs/config_keys.md");
   std::string page =
       "# Every key of a DeepSpeed config\n\n"
       "Made from the table that reads configs (`engine/config/key_table.hpp`); a test keeps the "

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "runtime/util/error.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -55,7 +56,7 @@ class TandemProgram : public testing::Test {
     return text.str();
   }
 
-  static constexpr const char* kProgram = TANDEM_BIN_DIR "/tandem";
+  static inline const std::string kProgram = test::program_path("tandem");
   fs::path dir_;
 };
 
@@ -81,7 +82,7 @@ TEST_F(TandemProgram, ConfigFillsAutoFromTheTrainersFlags) {
       "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}})");
   std::string more = " --batch_size 4 --gradient_accumulation_steps 2 --lr 3e-4 --dtype bf16";
   more += " --max_grad_norm 0.5 --warmup 0.1 --steps 200 --model_name '";
-  const Outcome done = run("config " + path + more + TANDEM_SOURCE_DIR "/examples/demo'");
+  const Outcome done = run("config " + path + more + test::source_path("examples/demo'"));
   EXPECT_EQ(done.code, 0) << done.err;
   for (const char* line :
        {"train_micro_batch_size_per_gpu: auto: 4, from --batch_size  applied",

@@ -12,6 +12,7 @@
 #include "engine/config/key_table.hpp"
 #include "engine/config/unknown_keys.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -55,7 +56,7 @@ std::vector<std::string> unlisted(const std::vector<std::string>& keys) {
 }
 
 std::vector<std::string> deepspeed_keys() {
-  std::ifstream file(TANDEM_SOURCE_DIR "/tests/engine/config/deepspeed_keys.txt");
+  std::ifstream file(test::source_path("tests/engine/config/deepspeed_keys.txt"));
   std::vector<std::string> keys;
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with('#')) {

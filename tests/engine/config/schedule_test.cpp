@@ -10,6 +10,7 @@
 
 #include "engine/config/config.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -35,7 +36,7 @@ Config config_of(const element& vector) {
 }
 
 TEST(Schedule, AgreesWithTheReferenceVectors) {
-  const std::string path = TANDEM_SOURCE_DIR "/../shared/oracles/schedules/schedules.json";
+  const std::string path = test::source_path("../shared/oracles/schedules/schedules.json");
   if (!std::filesystem::exists(path)) {
     GTEST_SKIP() << "the reference vectors are not here: " << path;
   }
@@ -83,7 +84,7 @@ std::optional<LrSchedule> schedule_of(const element& vector) {
 // tests/drills/schedule_grid.py made the file with DeepSpeed 0.19.8's own classes.
 TEST(Schedule, CountsAtTheirLeastValuesAreDeepSpeeds) {
   simdjson::dom::parser parser;
-  const element vectors = parser.load(TANDEM_SOURCE_DIR "/tests/data/schedules/least_values.json");
+  const element vectors = parser.load(test::source_path("tests/data/schedules/least_values.json"));
   int refused = 0;
   int equal = 0;
   for (const element& vector : simdjson::dom::array(vectors)) {

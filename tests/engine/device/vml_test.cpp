@@ -10,12 +10,14 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/process/paths.hpp"
+
 namespace tandem {
 namespace {
 
 TEST(VectorMath, KnowsAllFunctionsThatLibTorchGivesToOneMkl) {
   constexpr std::string_view kMacro = "IMPLEMENT_VML_MKL(";
-  std::ifstream header(TANDEM_BIN_DIR "/../torch_include/ATen/cpu/vml.h");
+  std::ifstream header(test::program_path("../torch_include/ATen/cpu/vml.h"));
   std::set<std::string> theirs;
   for (std::string line; std::getline(header, line);) {
     if (line.starts_with(kMacro)) {

@@ -10,6 +10,7 @@
 #include <simdjson.h>
 
 #include "runtime/util/error.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -19,7 +20,7 @@ using simdjson::dom::element;
 using ::testing::HasSubstr;
 
 TEST(LossScaler, FollowsTheReferenceTraces) {
-  const std::string path = TANDEM_SOURCE_DIR "/../shared/oracles/scaler/scaler.json";
+  const std::string path = test::source_path("../shared/oracles/scaler/scaler.json");
   if (!std::filesystem::exists(path)) {
     GTEST_SKIP() << "the reference traces are not here: " << path;
   }

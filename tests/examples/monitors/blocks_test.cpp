@@ -4,6 +4,7 @@
 #include <set>
 
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -48,7 +49,7 @@ class Blocks : public TrainerTest {
         fmt::format("'{}/tandem' launch -n {} -- '{}' --output_dir '{}' --progress off "
                     "--no-samples --no-tensorboard --lr 1e-3 --steps 4 --batch_size {} "
                     "--deepspeed_config '{}'",
-                    TANDEM_BIN_DIR, ranks, kTrainer, path(output), 4 / ranks, config(on)));
+                    test::bin_dir(), ranks, kTrainer, path(output), 4 / ranks, config(on)));
   }
   [[nodiscard]] simdjson::dom::element read(simdjson::dom::parser& parser,
                                             const std::string& file) const {
@@ -123,7 +124,7 @@ TEST_F(Blocks, ActForCifar) {
     return shell(
         fmt::format("TANDEM_CACHE='{}' '{}/tandem' launch -n 2 -- '{}/cifar10' --dtype "
                     "fp32 --stage 3 --steps 4 --no-tensorboard --output_dir '{}' {}",
-                    path("no cache"), TANDEM_BIN_DIR, TANDEM_BIN_DIR, path(output), more));
+                    path("no cache"), test::bin_dir(), test::bin_dir(), path(output), more));
   };
   const Finished off = cifar("off", "");
   ASSERT_EQ(off.code, 0) << off.err;

@@ -13,6 +13,7 @@
 #include "runtime/supervision/socket_path.hpp"
 #include "runtime/system/owned_descriptor.hpp"
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 #include "trainer/metrics/run_status.hpp"
 
 namespace tandem {
@@ -74,7 +75,7 @@ TEST_F(Status, ARunAnswersWhileItGoesOn) {
   }
   const Finished asked =
       shell(fmt::format("'{}' '{}' '{}/status.sock'", kPython, write("ask.py", kAsk), path("run")));
-  const Finished top = shell(fmt::format("'{}/tandem' top '{}'", TANDEM_BIN_DIR, path("run")));
+  const Finished top = shell(fmt::format("'{}/tandem' top '{}'", test::bin_dir(), path("run")));
   ::kill(process, SIGTERM);
   int status = 0;
   ::waitpid(process, &status, 0);
@@ -95,7 +96,7 @@ TEST_F(Status, ChangesNoDigit) {
   for (const char* name : {"loss", "grad_norm", "lr"}) {
     EXPECT_EQ(column("on", name), column("off", name)) << name;
   }
-  const Finished top = shell(fmt::format("'{}/tandem' top '{}'", TANDEM_BIN_DIR, path("on")));
+  const Finished top = shell(fmt::format("'{}/tandem' top '{}'", test::bin_dir(), path("on")));
   EXPECT_THAT(top.out,
               AllOf(HasSubstr("step      4"), HasSubstr("waits     unknown"), HasSubstr("ended")));
 }
@@ -144,7 +145,7 @@ TEST_F(Status, TopBelievesNoSocket) {
   write("r\x1bn/metrics.jsonl", "{\"step\": 3, \"loss\": 2}\n[5]\n\"x\"\n");
   const auto top = [&] {
     const Finished done = shell(fmt::format("'{}/tandem' top '{}' --status_socket '{}'",
-                                            TANDEM_BIN_DIR, path("r\x1bn"), path("s.sock")));
+                                            test::bin_dir(), path("r\x1bn"), path("s.sock")));
     EXPECT_EQ(done.code, 0) << done.err;
     EXPECT_EQ(done.out.find('\x1b'), std::string::npos) << done.out;
     EXPECT_THAT(done.out, HasSubstr("step      3"));
@@ -192,7 +193,7 @@ TEST_F(Status, TopReadsNoLinkAndNoFifo) {
   fs::create_directories(path("run"));
   fs::create_symlink(path("secret"), path("run/metrics.jsonl"));
   ASSERT_EQ(::mkfifo(path("run/notes.txt").c_str(), 0600), 0);
-  const Finished done = shell(fmt::format("'{}/tandem' top '{}'", TANDEM_BIN_DIR, path("run")));
+  const Finished done = shell(fmt::format("'{}/tandem' top '{}'", test::bin_dir(), path("run")));
   EXPECT_EQ(done.code, 0);
   EXPECT_THAT(done.out, ::testing::Not(HasSubstr("77")));
 }
@@ -204,7 +205,7 @@ TEST_F(Status, AnAddressForOthersIsRefused) {
 }
 
 TEST_F(Status, TopRefusesAFolderWithoutARun) {
-  const Finished refused = shell(fmt::format("'{}/tandem' top '{}'", TANDEM_BIN_DIR, path("no")));
+  const Finished refused = shell(fmt::format("'{}/tandem' top '{}'", test::bin_dir(), path("no")));
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.err, HasSubstr("the --output_dir of a run?"));
 }

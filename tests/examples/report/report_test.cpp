@@ -8,6 +8,7 @@
 #include <zlib.h>
 
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -32,7 +33,7 @@ class Report : public TrainerTest {
  protected:
   [[nodiscard]] Finished report(const std::string& arguments) const {
     return shell(
-        fmt::format("cd '{}' && '{}/tandem' report {}", path(""), TANDEM_BIN_DIR, arguments));
+        fmt::format("cd '{}' && '{}/tandem' report {}", path(""), test::bin_dir(), arguments));
   }
 
   /// Steps 1..`steps` of a run; of the step `spike` the norm is 1000.
@@ -335,7 +336,7 @@ TEST_F(Report, SeveralRunsAreReadSideBySide) {
   ASSERT_EQ(report("a b c --output page.html").code, 0);
   const auto read = [&](const std::string& section, const std::string& tag) {
     const Finished done = shell(fmt::format("node '{}/tests/tools/report_page.js' '{}' {} {}",
-                                            TANDEM_SOURCE_DIR, path("page.html"), section, tag));
+                                            test::source_dir(), path("page.html"), section, tag));
     EXPECT_EQ(done.code, 0) << done.err;
     return done.out;
   };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -29,8 +30,8 @@ class Traces : public TrainerTest {
   }
   [[nodiscard]] Finished run_two(const std::string& output, int steps,
                                  const std::string& more) const {
-    return shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' --output_dir '{}' {}", TANDEM_BIN_DIR,
-                             kTrainer, path(output), flags(steps, more)));
+    return shell(fmt::format("'{}/tandem' launch -n 2 -- '{}' --output_dir '{}' {}",
+                             test::bin_dir(), kTrainer, path(output), flags(steps, more)));
   }
   [[nodiscard]] std::string trace_of(const std::string& output) const {
     return path(output + "/trace.json.gz");
@@ -39,7 +40,7 @@ class Traces : public TrainerTest {
   /// The file keeps to its format; what is in it.
   [[nodiscard]] simdjson::dom::element checked(const std::string& output) {
     const Finished done = shell(fmt::format("python3 '{}/tests/tools/chrome_trace.py' '{}'",
-                                            TANDEM_SOURCE_DIR, trace_of(output)));
+                                            test::source_dir(), trace_of(output)));
     EXPECT_EQ(done.code, 0) << done.err;
     facts_.push_back(std::make_unique<simdjson::dom::parser>());
     return facts_.back()->parse(done.code == 0 ? done.out : std::string("{}"));
@@ -66,12 +67,12 @@ class Traces : public TrainerTest {
     const std::string folder = found.out.substr(0, found.out.find('\n'));
     const Finished asked =
         shell(fmt::format("node '{}/tests/tools/trace_processor.js' '{}/web_dist' '{}' \"{}\"",
-                          TANDEM_SOURCE_DIR, folder, trace_of(output), query));
+                          test::source_dir(), folder, trace_of(output), query));
     EXPECT_EQ(asked.code, 0) << asked.err.substr(0, 1000);
     return asked.out;
   }
   [[nodiscard]] Finished draw(const std::string& arguments) const {
-    return shell(fmt::format("python3 '{}/tools/plot_trace.py' {} > '{}'", TANDEM_SOURCE_DIR,
+    return shell(fmt::format("python3 '{}/tools/plot_trace.py' {} > '{}'", test::source_dir(),
                              arguments, path("drawn.svg")));
   }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -61,7 +62,7 @@ TEST_F(Unlabelled, StepsAreCountedAndSaidOnce) {
   const auto losses = column("run", "loss");
   EXPECT_EQ(std::ranges::count_if(losses, [](const std::string& x) { return std::stod(x) == 0; }),
             2);
-  const std::string page = content_of(TANDEM_SOURCE_DIR "/docs/numerics.md");
+  const std::string page = content_of(test::source_path("docs/numerics.md"));
   EXPECT_THAT(page, HasSubstr("(`unlabelled`:\n`micro_batches` and `steps`;"));
   EXPECT_THAT(page, HasSubstr("A step without any label has loss 0"));
   const auto none = epoch("none", 0, "");
@@ -75,7 +76,7 @@ TEST_F(Unlabelled, MicroBatchesAreCountedOverRanksForEitherMean) {
     const std::string more = "--loss_mean " + mean;
     ASSERT_EQ(epoch("one" + mean, 2, more + " --gradient_accumulation_steps 20").code, 0);
     ASSERT_EQ(epoch("two" + mean, 2, more + " --gradient_accumulation_steps 10",
-                    fmt::format("'{}/tandem' launch -n 2 --", TANDEM_BIN_DIR))
+                    fmt::format("'{}/tandem' launch -n 2 --", test::bin_dir()))
                   .code,
               0);
     expect_counts("one" + mean, 2, 0);

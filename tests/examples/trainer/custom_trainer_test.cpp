@@ -1,6 +1,7 @@
 // A trainer of one's own: the example on the class Trainer has checkpoints, resume, evaluation
 // figures, summary and report as the project's trainers have them.
 #include "tests/examples/trainer_fixture.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -9,7 +10,7 @@ class CustomTrainer : public TrainerTest {
  protected:
   [[nodiscard]] Finished spirals(const std::string& output, const std::string& flags) const {
     return shell(fmt::format("'{}/custom_trainer' --output_dir '{}' --steps 1200 --progress off {}",
-                             TANDEM_BIN_DIR, path(output), flags));
+                             test::bin_dir(), path(output), flags));
   }
 };
 
@@ -23,7 +24,7 @@ TEST_F(CustomTrainer, KilledInBetweenItGoesOnWithTheBitsOfTheWholeRun) {
       "'{0}/custom_trainer' --output_dir '{1}' --steps 1200 --progress off --save_every 10 & "
       "while kill -0 $! && ! ls -d '{1}'/checkpoints/step-000001??; do sleep 0.01; done; "
       "kill -KILL $!; wait $!",
-      TANDEM_BIN_DIR, out));
+      test::bin_dir(), out));
   ASSERT_FALSE(std::filesystem::exists(out + "/model")) << "it came to its end before the signal";
   const Finished resumed = spirals("killed", "--save_every 10 --resume auto");
   ASSERT_EQ(resumed.code, 0) << resumed.err;

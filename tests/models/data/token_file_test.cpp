@@ -13,6 +13,7 @@
 #include "tests/models/io/tokenizer/tiny_tokenizer.hpp"
 #include "tests/support/damage.hpp"
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -24,7 +25,7 @@ using Ids = std::vector<std::int32_t>;
 using Mask = std::vector<std::uint8_t>;
 
 std::filesystem::path sample(std::string_view name) {
-  return std::filesystem::path(TANDEM_SOURCE_DIR) / "tests/fuzz/corpus/token_file" / name;
+  return std::filesystem::path(test::source_dir()) / "tests/fuzz/corpus/token_file" / name;
 }
 
 /// Returns the tokens of a sample's record that is `length` tokens long.

@@ -18,6 +18,7 @@
 #include "models/checkpoint_layout.hpp"
 #include "models/io/hf_config.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/python.hpp"
 
 namespace tandem {
@@ -25,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kConfigs = fs::path(TANDEM_SOURCE_DIR) / "../shared/data/model_configs";
+const fs::path kConfigs = fs::path(test::source_dir()) / "../shared/data/model_configs";
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
 /// The sizes of published models whose config.json is not in shared/.

@@ -9,12 +9,13 @@
 #include "models/families/family.hpp"
 #include "models/io/folder_members.hpp"
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
 
 void expect_page(const std::string& name, const std::string& page) {
-  const std::string path = std::string(TANDEM_SOURCE_DIR "/docs/") + name;
+  const std::string path = test::source_path("docs/") + name;
   if (std::getenv("TANDEM_UPDATE_DOCS") != nullptr) {
     test::put(path, page);
   }

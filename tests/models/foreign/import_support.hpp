@@ -14,6 +14,7 @@
 
 #include "models/foreign/imported_checkpoint.hpp"
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem::test {
 
@@ -28,8 +29,8 @@ inline std::filesystem::path deepspeed_checkpoints() {
 class UnpackedCheckpoints {
  public:
   UnpackedCheckpoints() {
-    const std::string command = "tar -xJf '" TANDEM_SOURCE_DIR
-                                "/tests/data/foreign/checkpoints.tar.xz' -C '" +
+    const std::string command = "tar -xJf '" +
+                                test::source_path("tests/data/foreign/checkpoints.tar.xz' -C '") +
                                 folder_.path().string() + "' 2>/dev/null";
     unpacked_ = std::system(command.c_str()) == 0;
   }

@@ -11,11 +11,12 @@
 #include "models/data/alpaca.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
 
-const test::fs::path kDemo = test::fs::path(TANDEM_SOURCE_DIR) / "examples/demo";
+const test::fs::path kDemo = test::fs::path(test::source_dir()) / "examples/demo";
 
 TEST(IoDemo, FitsTogether) {
   const auto records = read_alpaca(kDemo / "instructions.json");

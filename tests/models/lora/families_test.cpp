@@ -13,6 +13,7 @@
 #include "models/transformer/adapters.hpp"
 #include "tests/models/layers/harness.hpp"
 #include "tests/models/lora/oracle.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/tensor_file.hpp"
 
 namespace tandem {
@@ -26,7 +27,7 @@ class AdaptersOfFamilies : public testing::TestWithParam<const char*> {
   void TearDown() override { aten::take_always(false); }
 
   static fs::path folder() {
-    return fs::path(TANDEM_SOURCE_DIR) / "tests/data/references" / GetParam();
+    return fs::path(test::source_dir()) / "tests/data/references" / GetParam();
   }
   static fs::path checkpoint() { return folder() / "checkpoint"; }
   static HfConfig config() { return read_hf_config(checkpoint()); }

@@ -13,6 +13,7 @@
 #include "actors/storage/safetensors.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/models/layers/math_support.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/tensor_file.hpp"
 
 namespace tandem {
@@ -21,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::read;
 
-const fs::path kFolder = fs::path(TANDEM_SOURCE_DIR) / "../shared/oracles/gating";
+const fs::path kFolder = fs::path(test::source_dir()) / "../shared/oracles/gating";
 
 GateOptions options_of(const JsonValue& c) {
   return {.k = c.at("k").integer(),

@@ -14,6 +14,7 @@
 #include "models/io/checkpoint.hpp"
 #include "models/layers/aten/layers.hpp"
 #include "tests/models/layers/harness.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/tensor_file.hpp"
 
 namespace tandem {
@@ -40,7 +41,7 @@ class Oracle : public testing::TestWithParam<Case> {
   void TearDown() override { aten::take_always(false); }
   void SetUp() override {
     aten::take_always(std::get<bool>(GetParam()));
-    folder_ = fs::path(TANDEM_SOURCE_DIR) / reference().folder;
+    folder_ = fs::path(test::source_dir()) / reference().folder;
     if (!fs::exists(folder_)) {
       GTEST_SKIP() << "reference data " << folder_ << " is not there";
     }

@@ -15,6 +15,7 @@
 
 #include "runtime/actor.hpp"
 #include "tests/runtime/cancel/cancel_scenarios.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -405,7 +406,7 @@ constexpr Covered kAwaitables[] = {
 
 std::multiset<std::string> names_in_headers() {
   std::multiset<std::string> found;
-  const std::filesystem::path root = std::filesystem::path(TANDEM_SOURCE_DIR) / "runtime";
+  const std::filesystem::path root = std::filesystem::path(test::source_dir()) / "runtime";
   const std::regex pattern("kAwaitName\\s*=\\s*([^;]+);");
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
     if (entry.path().extension() != ".hpp") {

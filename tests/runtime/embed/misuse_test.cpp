@@ -10,6 +10,7 @@
 
 #include "runtime/actor.hpp"
 #include "runtime/completion.hpp"
+#include "runtime/detail/timer_heap.hpp"
 #include "runtime/generator.hpp"
 #include "runtime/io/asio_await.hpp"
 #include "runtime/poller.hpp"
@@ -170,6 +171,55 @@ TEST_F(MisuseDeathTest, APollerLeavesItsLoopBeforeItDies) {
         loop.add_poller(poller);
       },
       "a poller leaves its loop before it dies");
+}
+
+// A parent knows its scope once it is started, so its constructor is too early.
+struct Early : Actor<Early, Note> {
+  Early() : Actor("early") { children.start<Sleeper>(); }
+  Task<> handle(Note) { co_return; }
+  Children children{*this};
+};
+
+TEST_F(MisuseDeathTest, AParentStartsChildrenOnceItIsStarted) {
+  EXPECT_DEATH(
+      {
+        EventLoop loop;
+        Scope scope(loop);
+        scope.start<Early>();
+      },
+      "a parent starts children once it is started: in on_start\\(\\)");
+}
+
+// A restarted child gets the mailbox of the one that failed: the first actor that is made takes it.
+struct WithAnother {
+  Sleeper another;
+};
+struct Second : WithAnother, Actor<Second, Note> {
+  Second() : Actor("second") {}
+  Task<> handle(Note) {
+    throw std::runtime_error("once");
+    co_return;
+  }
+};
+
+TEST_F(MisuseDeathTest, AChildsActorBaseIsMadeFirst) {
+  EXPECT_DEATH(
+      {
+        EventLoop loop;
+        Scope scope(loop);
+        Children children(scope);
+        (void)children.start<Second>().try_send(Note());
+        loop.run(&Scope::join, &scope);
+      },
+      "a child's Actor base is made before everything else in it");
+}
+
+TEST_F(MisuseDeathTest, ATimerIsArmedOnceAtATime) {
+  TimerHeap heap;
+  TimerOp timer(nullptr);
+  heap.arm(timer, TimePoint() + 1h);
+  EXPECT_DEATH(heap.arm(timer, TimePoint() + 2h), "a timer is armed once at a time");
+  heap.disarm(timer);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "tests/actors/kernels/float16_reference.hpp"
 #include "tests/actors/kernels/simd_targets.hpp"
 #include "tests/support/oracle_tensors.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -229,7 +230,7 @@ class AdamOracle : public ::testing::TestWithParam<OracleCase> {};
 TEST_P(AdamOracle, StaysWithinTheTolerance) {
   const OracleCase& oracle = GetParam();
   const std::string path =
-      std::string(TANDEM_SOURCE_DIR "/../shared/oracles/adam/") + oracle.name + ".safetensors";
+      test::source_path("../shared/oracles/adam/") + oracle.name + ".safetensors";
   if (!std::filesystem::exists(path)) {
     GTEST_SKIP() << "no oracle files at ../shared/oracles/adam";
   }

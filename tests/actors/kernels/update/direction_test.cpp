@@ -16,6 +16,7 @@
 #include "actors/kernels/update/state_memory.hpp"
 #include "tests/actors/kernels/simd_targets.hpp"
 #include "tests/support/oracle_tensors.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -183,7 +184,7 @@ TEST(Lamb, StateIsFp32AlongWeightsOfEveryType) {
 
 // ---- DeepSpeed's ----
 
-const std::string kFolder = TANDEM_SOURCE_DIR "/../shared/oracles/lamb_muon/";
+const std::string kFolder = test::source_path("../shared/oracles/lamb_muon/");
 
 struct LambCase {
   const char* name;

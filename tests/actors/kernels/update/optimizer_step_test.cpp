@@ -16,6 +16,7 @@
 
 #include "tests/actors/kernels/float16_reference.hpp"
 #include "tests/actors/kernels/simd_targets.hpp"
+#include "tests/support/process/paths.hpp"
 #include "tests/support/python.hpp"
 
 namespace tandem {
@@ -414,11 +415,9 @@ TEST(OptimizerStepOracle, AgreesWithTorchOptim) {
     }
   }
   std::ofstream(folder / "cases.json") << cases << "]";
-  const std::string script = TANDEM_SOURCE_DIR "/tests/actors/torch_optim.py";
-  ASSERT_EQ(
-      std::system(
-          (std::string(test::kPython) + " '" + script + "' '" + folder.string() + "'").c_str()),
-      0);
+  const std::string script = test::source_path("tests/actors/torch_optim.py");
+  ASSERT_EQ(std::system((test::kPython + " '" + script + "' '" + folder.string() + "'").c_str()),
+            0);
   for (const Case& c : kCases) {
     if (*c.torch == '\0') {
       continue;

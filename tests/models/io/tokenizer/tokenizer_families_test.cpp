@@ -8,6 +8,7 @@
 #include "actors/storage/json.hpp"
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/paths.hpp"
 
 namespace tandem {
 namespace {
@@ -117,7 +118,7 @@ void expect_agreement(const test::fs::path& folder) {
 TEST(IoTokenizerFamilies, AgreeWithTheLibrary) {
   const test::TempDir dir;
   TANDEM_NEEDS_PYTHON(dir.path(), "tokenizers");
-  const auto demo = test::fs::path(TANDEM_SOURCE_DIR) / "examples/demo/instructions.json";
+  const auto demo = test::fs::path(test::source_dir()) / "examples/demo/instructions.json";
   const auto alpaca = test::shared("data/alpaca/alpaca_small.json");
   std::string log;
   ASSERT_TRUE(test::run_python(
