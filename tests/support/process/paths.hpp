@@ -1,5 +1,6 @@
-// tests/support/process/paths.hpp — the tree whose tests these are, and the programs of its build. Their folders are
-// compiled into paths.cpp alone, so that the objects of all other tests are equal in each clone.
+// tests/support/process/paths.hpp — the tree whose tests these are, and the programs of its build.
+// Their folders are compiled into paths.cpp alone, so that the objects of all other tests are equal
+// in each clone.
 #pragma once
 
 #include <string>
