@@ -27,14 +27,20 @@ using namespace std::chrono_literals;
 
 const std::string kSecret(64, 's');
 
-/// A folder that is gone with the test, in XDG_RUNTIME_DIR.
+/// A folder that is gone with the test, in XDG_RUNTIME_DIR. Where a test takes that away, notes go
+/// to /tmp/tandem-UID, which is gone with the test as well if it was not there before.
 class RunSecret : public ::testing::Test {
  protected:
   RunSecret() {
     std::filesystem::create_directories(folder_);
     std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
   }
-  ~RunSecret() override { std::filesystem::remove_all(folder_); }
+  ~RunSecret() override {
+    std::filesystem::remove_all(folder_);
+    if (!had_shared_) {
+      ::rmdir(shared_.c_str());  // does nothing while a file lies in it
+    }
+  }
   [[nodiscard]] std::vector<std::filesystem::path> files() const {
     return {std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator()};
   }
@@ -48,6 +54,10 @@ class RunSecret : public ::testing::Test {
   std::filesystem::path folder_ =
       std::filesystem::temp_directory_path() / fmt::format("tandem-secret-test.{}", ::getpid());
   test::Variable runtime_{"XDG_RUNTIME_DIR", folder_.string()};
+
+ private:
+  const std::filesystem::path shared_ = fmt::format("/tmp/tandem-{}", ::geteuid());
+  const bool had_shared_ = std::filesystem::exists(shared_);
 };
 
 TEST_F(RunSecret, LiesInAFileOfThisUserAloneWhileRanksMeet) {
