@@ -4,8 +4,8 @@
 A build that compiles several sources at a time (cmake/Unity.cmake) does not see an include that one of them lacks. Here those
 are compiled alone that changed since the merge base with origin/main (as for clang-tidy, lint.py; --all: every one), without
 code being made, by the layer's commands in BUILD/compile_commands.json. Files of LibTorch's layers get its precompiled header
-first, as they do in the build: parsing LibTorch anew for each takes minutes. `-inl.hpp` are parts of one source (Highway's
-way), and of one header. Exit code 1 if one does not compile.
+first, as they do in the build: parsing LibTorch anew for each takes minutes. Files `-inl.hpp` are parts of one source
+(Highway's way) and are left out. Exit code 1 if one does not compile.
 """
 
 import concurrent.futures

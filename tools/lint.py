@@ -20,7 +20,6 @@ import rooms
 import tidy
 
 ROOT = rooms.ROOT
-UNIT = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 HEADER = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
 
@@ -94,7 +93,7 @@ def commands(database):
         if "/units/" not in unit:
             found.append(entry)
             continue
-        for name in UNIT.findall(Path(unit).read_text(encoding="utf-8")):
+        for name in HEADER.findall(Path(unit).read_text(encoding="utf-8")):
             source = str(ROOT / name)
             found.append(entry | {"file": source, "command": entry["command"].replace(unit, source)})
     return found
