@@ -7,11 +7,16 @@ foreach(layer runtime actors engine models trainer)
 endforeach()
 file(CREATE_LINK ${PROJECT_SOURCE_DIR}/runtime/runtime.hpp ${TANDEM_INCLUDE_LINKS}/tandem/runtime.hpp SYMBOLIC)
 
-# tandem_library(NAME LINK targets...): a layer of the project, made of the sources in its folder (and sub-folders).
+# tandem_library(NAME [ROOMS folders...] LINK targets...): a layer of the project, made of the sources in its folder (and
+# sub-folders), or in some of them alone.
 # A file that lies in the folder belongs to the library; *.cu are left to cmake/Cuda.cmake.
 function(tandem_library name)
-  cmake_parse_arguments(arg "" "" "LINK;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(arg "" "" "LINK;EXCLUDE;ROOMS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  if(arg_ROOMS)
+    list(JOIN arg_ROOMS "|" rooms)
+    list(FILTER sources INCLUDE REGEX "^${CMAKE_CURRENT_SOURCE_DIR}/(${rooms})/")
+  endif()
   foreach(pattern ${arg_EXCLUDE})
     list(FILTER sources EXCLUDE REGEX "${pattern}")
   endforeach()

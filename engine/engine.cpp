@@ -10,7 +10,7 @@
 #include <ATen/ops/ones.h>
 
 #include "engine/engine_impl.hpp"
-#include "engine/types/batch_check.hpp"
+#include "engine/tensors/batch_check.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
@@ -172,7 +172,7 @@ float Engine::evaluate(Batch batch) {
   impl_->require_between_steps("evaluate()");
   return impl_->run(
       [](Impl* self, Batch input) -> Task<float> {
-        const at::Tensor loss = co_await self->step.infer(std::move(input), HeadOutput::kLoss);
+        const at::Tensor loss = co_await self->infer(std::move(input), HeadOutput::kLoss);
         co_return *loss.data_ptr<float>();
       },
       impl_.get(), std::move(batch));
@@ -185,7 +185,7 @@ at::Tensor Engine::logits(Batch batch) {
       [](Impl* self, Batch input) -> Task<at::Tensor> {
         const std::shared_ptr<TextMemory> memory = input.memory;
         const std::int64_t length = memory != nullptr ? input.inputs.size(1) : 0;
-        at::Tensor logits = co_await self->step.infer(std::move(input), HeadOutput::kLogits);
+        at::Tensor logits = co_await self->infer(std::move(input), HeadOutput::kLogits);
         if (memory != nullptr) {
           memory->position += length;
         }
@@ -248,9 +248,9 @@ void library_matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& 
 }
 
 /// The best of several matmuls of that type.
-Task<double> matmul_tflops(ComputeQueue* compute, at::ScalarType scalar_type, MatmulOf matmul) {
-  ComputeQueue& queue = *compute;
-  const bool on_gpu = !queue.tensors().is_cpu();
+Task<double> matmul_tflops(TensorRank* rank, at::ScalarType scalar_type, MatmulOf matmul) {
+  ComputeQueue& queue = rank->rank().compute();
+  const bool on_gpu = !rank->device().is_cpu();
   const std::int64_t side = on_gpu ? 8192 : 1024;
   constexpr int kRounds = 8;
   constexpr double kEnoughS = 0.5;  // some processors have no matmuls of 16 bits: seconds each
@@ -260,7 +260,7 @@ Task<double> matmul_tflops(ComputeQueue* compute, at::ScalarType scalar_type, Ma
   for (int round = 0; round < kRounds && (round == 0 || all.elapsed_s() < kEnoughS); ++round) {
     const auto a = std::make_shared<at::Tensor>();
     const auto c = std::make_shared<at::Tensor>();
-    co_await queue.run("a matmul to measure with", [a, c, side, type, at = queue.tensors()] {
+    co_await queue.run("a matmul to measure with", [a, c, side, type, at = rank->device()] {
       *a = at::ones({side, side}, type.device(at));
       *c = at::zeros_like(*a);
     });
@@ -286,23 +286,22 @@ Task<double> matmul_tflops(ComputeQueue* compute, at::ScalarType scalar_type, Ma
 
 }  // namespace
 
-Task<double> peak_tflops(Rank* rank, MatmulOf own) {
-  ComputeQueue* queue = &rank->compute();
-  const at::ScalarType type = scalar_type_of(rank->layout().shape.type);
-  double peak = co_await matmul_tflops(queue, type, &library_matmul);
-  if (queue->tensors().is_cpu()) {
+Task<double> peak_tflops(TensorRank* rank, MatmulOf own) {
+  const at::ScalarType type = scalar_type_of(rank->rank().layout().shape.type);
+  double peak = co_await matmul_tflops(rank, type, &library_matmul);
+  if (rank->device().is_cpu()) {
     if (own) {
-      peak = std::max(peak, co_await matmul_tflops(queue, type, own));
+      peak = std::max(peak, co_await matmul_tflops(rank, type, own));
     }
     if (type != at::kFloat) {  // which 16 bits may go by
-      peak = std::max(peak, co_await matmul_tflops(queue, at::kFloat, own ? own : library_matmul));
+      peak = std::max(peak, co_await matmul_tflops(rank, at::kFloat, own ? own : library_matmul));
     }
   }
   co_return peak;
 }
 
 double Engine::measure_peak_tflops(MatmulOf own) {
-  return impl_->run(&peak_tflops, &impl_->rank, std::move(own));
+  return impl_->run(&peak_tflops, &impl_->tensors, std::move(own));
 }
 
 CheckpointOutcome Engine::save_checkpoint(const std::string& save_dir, const std::string& tag,
@@ -398,6 +397,6 @@ std::size_t Engine::gather_slots() const { return impl_->rank.layout().sizes.gat
 int Engine::compute_threads() const { return cores().compute_threads; }
 int Engine::optimizer_threads() const { return cores().optimizer_threads; }
 const CorePlan& Engine::cores() const { return impl_->rank.options().cores; }
-ResidentBytes Engine::resident_bytes() const { return impl_->rank.resident_bytes(); }
+ResidentBytes Engine::resident_bytes() const { return impl_->tensors.resident_bytes(); }
 
 }  // namespace tandem

@@ -217,7 +217,7 @@ Task<> Engine::Impl::restore_tensors(const StateSource* source, bool moments,
                                      CheckpointLoad* load) {
   co_await step.drain();
   is_torn_ = true;
-  for (std::size_t unit = 0; unit < rank.units().size(); ++unit) {
+  for (std::size_t unit = 0; unit < rank.layout().model.units.size(); ++unit) {
     if (load != nullptr && !load->has_unit(unit)) {
       continue;
     }

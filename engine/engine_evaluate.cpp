@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/engine_impl.hpp"
-#include "engine/types/batch_check.hpp"
+#include "engine/tensors/batch_check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -63,7 +63,7 @@ Task<EvalSums> Engine::Impl::evaluate_sums(const Dataset* dataset, EvaluateArgs 
       return batch;
     };
     Batch batch = co_await rank.compute().lane().run(make, "make tensors");
-    const at::Tensor loss = co_await step.infer(std::move(batch), HeadOutput::kBothLosses);
+    const at::Tensor loss = co_await infer(std::move(batch), HeadOutput::kBothLosses);
     if (sums.labels > 0) {
       const float* const both = loss.data_ptr<float>();
       const auto labels = static_cast<double>(sums.labels);

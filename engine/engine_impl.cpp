@@ -15,6 +15,7 @@
 #include "actors/collectives/collectives.hpp"
 #include "engine/layout/update_config.hpp"
 #include "engine/model/model_check.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -92,6 +93,9 @@ CorePlan cores_of(const Config& config, const EngineOptions& options,
 /// Completes the options, by the plan that comes with them or by one made here; gives the config
 /// back. Throws DoesNotFit.
 Config planned(InitializeArgs& arguments, Config config, Communicator& communicator) {
+  if (arguments.options.device == DeviceKind::kCuda && !arguments.options.open_gpu) {
+    arguments.options.open_gpu = &open_gpu;
+  }
   if (!arguments.plan && !arguments.options.plans_run) {
     arguments.options = place_as_asked(arguments.model, config, std::move(arguments.options));
     return config;
@@ -169,10 +173,11 @@ Engine::Impl::Impl(InitializeArgs arguments)
       scaler(scaler_of(config)),
       accumulation(
           static_cast<std::size_t>(std::max<std::int64_t>(1, config.batch.accumulation_steps))),
-      rank(std::move(arguments.model),
-           RankOptions::from(config, arguments.options,
-                             cores_of(config, arguments.options, *communicator)),
-           *communicator),
+      tensors(std::move(arguments.model),
+              RankOptions::from(config, arguments.options,
+                                cores_of(config, arguments.options, *communicator)),
+              *communicator),
+      rank(tensors.rank()),
       step(rank) {
   check_reports();
   if (arguments.dataset) {
@@ -188,7 +193,7 @@ Engine::Impl::~Impl() {
   if (checkpointer) {
     rank.loop().run(&Checkpointer::end, checkpointer.get());
   }
-  rank.stop();
+  tensors.stop();
 }
 
 void Engine::Impl::fail(std::exception_ptr error) {
@@ -206,13 +211,13 @@ void Engine::Impl::fail(std::exception_ptr error) {
     if (is_torn_) {
       torn_by_ = cause;
     }
-    rank.give_up(cause);
+    tensors.give_up(cause);
     throw;
   } catch (const std::exception& cause) {
     if (is_torn_) {
       torn_by_ = failure(ExitCode::kFailure, "engine", "{}", cause.what());
     }
-    rank.give_up(cause);
+    tensors.give_up(cause);
     throw;
   }
 }
@@ -316,9 +321,8 @@ void Engine::Impl::begin_step(std::size_t micro_batches_of_step) {
   is_torn_ = true;
   step_micro_batches = micro_batches_of_step;
   // The last step that may be skipped looks where its numbers go wrong: the run's end will tell.
-  const bool looks = skipped_in_a_row > 0 && skipped_in_a_row + 1 >= skips_allowed();
-  step.begin(global_steps + 1, step_micro_batches, update_of_step(rate_of(applied_steps + 1)),
-             looks);
+  looks = skipped_in_a_row > 0 && skipped_in_a_row + 1 >= skips_allowed();
+  step.begin(global_steps + 1, step_micro_batches, update_of_step(rate_of(applied_steps + 1)));
   micro_step = 0;
   losses_.clear();
   loss_shares_.clear();
@@ -358,7 +362,7 @@ Task<> Engine::Impl::forward(Batch batch) {
   }
   batch.number = micro_batches++ * groups_of_ranks() + group_of_rank();
   const Stopwatch watch;
-  co_await step.forward(std::move(batch));
+  co_await step.forward(co_await tensors.micro_batch(std::move(batch), looks));
   last_micro_step_ = {.forward_s = watch.elapsed_s()};
   phases_.forward_s += last_micro_step_.forward_s;
 }
@@ -425,6 +429,13 @@ Task<StepResult> Engine::Impl::finish() {
   co_return result;
 }
 
+Task<at::Tensor> Engine::Impl::infer(Batch batch, HeadOutput output) {
+  const std::shared_ptr<TensorBatch> inference =
+      co_await tensors.inference(std::move(batch), output);
+  co_await step.infer(inference);
+  co_return co_await tensors.result_of(inference);
+}
+
 Task<StepResult> Engine::Impl::step_on(std::vector<Batch> batches) {
   require_between_steps("train_step()");
   if (means_tokens()) {
@@ -463,7 +474,7 @@ void Engine::Impl::measure(StepResult& result) {
   result.exposure.to_device_busy_s = now.to_device_s - busy_at_start_.to_device_s;
   result.exposure.to_host_busy_s = now.to_host_s - busy_at_start_.to_host_s;
   result.exposure.disk_busy_s = now.disk_s - busy_at_start_.disk_s;
-  result.peak_device_bytes = static_cast<std::int64_t>(rank.resident_bytes().device);
+  result.peak_device_bytes = static_cast<std::int64_t>(tensors.resident_bytes().device);
   const double busiest = std::max({result.exposure.compute_busy_s, result.exposure.optimizer_busy_s,
                                    result.exposure.copy_busy_s, result.exposure.to_device_busy_s,
                                    result.exposure.to_host_busy_s, result.exposure.disk_busy_s});

@@ -21,6 +21,7 @@
 #include "engine/schedule/schedule.hpp"
 #include "engine/step/loss_scaler.hpp"
 #include "engine/step/train_step.hpp"
+#include "engine/tensor_rank.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "runtime/util/error.hpp"
 
@@ -36,7 +37,7 @@ class CheckpointLoad;
 [[nodiscard]] std::vector<ParameterGroup> groups_of(InitializeArgs& arguments, bool decay_norms);
 
 /// TFLOP/s of one matmul: Engine::measure_peak_tflops().
-Task<double> peak_tflops(Rank* rank, MatmulOf own);
+Task<double> peak_tflops(TensorRank* rank, MatmulOf own);
 
 struct Engine::Impl {
   explicit Impl(InitializeArgs arguments);
@@ -126,6 +127,9 @@ struct Engine::Impl {
            config.comms_logger.enabled;
   }
 
+  /// Forward alone: the loss or the logits of `batch`, in host memory.
+  Task<at::Tensor> infer(Batch batch, HeadOutput output);
+
   /// All of it, on micro-batches of the caller.
   Task<StepResult> step_on(std::vector<Batch> batches);
 
@@ -138,7 +142,8 @@ struct Engine::Impl {
   std::optional<LossScaler> scaler;                           // fp16 only
   std::size_t accumulation = 1;
   std::optional<Loader> loader;  // outlives the prefetch actor, whose workers call it
-  Rank rank;
+  TensorRank tensors;
+  Rank& rank;  // of it
   TrainStep step;
   std::optional<CpuPool> data_pool;
   PrefetchOptions prefetch_options;
@@ -169,6 +174,7 @@ struct Engine::Impl {
   std::size_t step_micro_batches = 1;  // of this rank
   std::size_t micro_step = 0;
   bool forward_pending = false;
+  bool looks = false;  // for the first activation that is not finite
 
  private:
   /// The figures of a step that ranks tell each other, beside its losses.

@@ -29,8 +29,8 @@ bool is_due(const Config& config, std::int64_t step) {
   return config.wall_clock_breakdown && every > 0 && step % every == 0;
 }
 
-std::array<const CommsLog*, 2> logs_of(Rank& rank) {
-  return {rank.comms_log(), rank.lane_comms_log()};
+std::array<const CommsLog*, 2> logs_of(TensorRank& tensors) {
+  return {tensors.rank().comms_log(), tensors.lane_comms_log()};
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ void Engine::Impl::measure_phases(StepResult& result, double finish_s, double re
 }
 
 Task<> Engine::Impl::report(StepResult result) {
-  for (CommsLog* log : {rank.comms_log(), rank.lane_comms_log()}) {
+  for (CommsLog* log : {rank.comms_log(), tensors.lane_comms_log()}) {
     if (log == nullptr) {
       continue;
     }
@@ -131,13 +131,13 @@ Task<FlopsProfile> Engine::Impl::profile_of(StepResult result) {
   if (options.device == DeviceKind::kSim) {
     profile.peak_tflops = options.sim.compute_flops_per_s * 1e-12;
   } else if (communicator->rank() == 0) {  // whose profile is said; the others wait for it
-    profile.peak_tflops = co_await peak_tflops(&rank, reporting.matmul);
+    profile.peak_tflops = co_await peak_tflops(&tensors, reporting.matmul);
   }
   co_return profile;
 }
 
 Task<CommsSummary> Engine::Impl::comms_summary(bool compare) {
-  const auto logs = logs_of(rank);
+  const auto logs = logs_of(tensors);
   CommsSummary summary = summarise_comms(logs, rank.layout().model, communicator->world_size());
   if (!compare || !summary.enabled || communicator->world_size() == 1) {
     co_return summary;

@@ -15,8 +15,8 @@
 #include <fmt/format.h>
 
 #include "engine/data/sampler.hpp"
-#include "engine/device/compute_thread.hpp"
 #include "engine/metrics/line_file.hpp"
+#include "engine/tensors/compute_thread.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "models/cifar/net.hpp"
 #include "models/cifar/records.hpp"

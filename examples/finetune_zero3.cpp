@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "engine/config/config.hpp"
-#include "engine/device/device_choice.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "models/pretrained.hpp"
 #include "trainer/finetune/config.hpp"
 #include "trainer/finetune/data.hpp"

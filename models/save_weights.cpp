@@ -64,7 +64,7 @@ void save_weights(Engine& engine, const fs::path& folder, TensorType type,
 
 void save_part(Engine& engine, const fs::path& folder, TensorType type, const SavedPart& part,
                const FolderDescription& describe) {
-  const flight::Span saving(flight::What::kSaveModel);
+  const flight::Span saving(flight::Kind::kSaveModel);
   std::optional<AtomicFolder> made;
   std::optional<WeightsWriter> writer;
   std::exception_ptr failure;

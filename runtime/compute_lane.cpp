@@ -5,17 +5,21 @@
 
 namespace tandem {
 
-ComputeLane::ComputeLane(EventLoop& loop, std::string name)
-    : loop_(loop), name_(std::move(name)), stop_job_([](Op& op) noexcept {
+ComputeLane::ComputeLane(EventLoop& loop, std::string name, LaneDriver* driver)
+    : loop_(loop), name_(std::move(name)), driver_(driver), stop_job_([](Op& op) noexcept {
         static_cast<Job&>(op).lane->stopping_.store(true, std::memory_order_relaxed);
       }) {
   stop_job_.lane = this;
-  thread_ = thread::start(name_, 0, 1, [this] { work(); });
+  if (driver_ == nullptr) {
+    thread_ = thread::start(name_, 0, 1, [this] { work(); });
+  }
 }
 
 ComputeLane::~ComputeLane() {
-  submit(stop_job_);
-  thread_.join();
+  if (driver_ == nullptr) {
+    submit(stop_job_);
+    thread_.join();
+  }
 }
 
 double ComputeLane::busy_s() const noexcept {
@@ -38,6 +42,19 @@ void ComputeLane::submit(Job& job) noexcept {
   if (inbox_.push(job)) {
     wakes_.wake();
   }
+  if (driver_ != nullptr) {
+    driver_->work_there(*this);
+  }
+}
+
+bool ComputeLane::run_next() {
+  inbox_.take_all(driven_);
+  Op* const op = driven_.pop();
+  if (op == nullptr) {
+    return false;
+  }
+  op->run(*op);
+  return true;
 }
 
 void ComputeLane::work() {

@@ -24,9 +24,20 @@
 
 namespace tandem {
 
+class ComputeLane;
+
+/// Stands in for a lane's thread (the simulator): told that a function was queued, it calls
+/// run_next() itself, in its own time, on the loop's thread.
+class LaneDriver {
+ public:
+  virtual ~LaneDriver() = default;
+  virtual void work_there(ComputeLane& lane) = 0;
+};
+
 class ComputeLane {
  public:
-  explicit ComputeLane(EventLoop& loop, std::string name = "compute");
+  /// `driver` (not null: no thread is made, and it runs the functions) outlives the lane.
+  explicit ComputeLane(EventLoop& loop, std::string name = "compute", LaneDriver* driver = nullptr);
   /// Waits for what was queued.
   ~ComputeLane();
   ComputeLane(const ComputeLane&) = delete;
@@ -46,6 +57,9 @@ class ComputeLane {
 
   /// Time spent in functions that have returned, in seconds. Any thread.
   [[nodiscard]] double busy_s() const noexcept;
+
+  /// For a LaneDriver: runs the function that was queued first; false: there is none.
+  bool run_next();
 
  private:
   // Queued to the lane; its run() is called there.
@@ -75,7 +89,9 @@ class ComputeLane {
 
   EventLoop& loop_;
   std::string name_;
+  LaneDriver* driver_;
   MpscInbox inbox_;
+  OpQueue<Op> driven_;  // of a driver, taken from the inbox
   WakeCounter wakes_;
   ExpectedWait expected_;  // of its thread
   std::atomic<int> team_{1};

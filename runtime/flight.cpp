@@ -22,14 +22,14 @@ namespace {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-constexpr std::array<std::string_view, static_cast<std::size_t>(What::kCount)> kNames = {
+constexpr std::array<std::string_view, static_cast<std::size_t>(Kind::kCount)> kNames = {
     "nothing",   "meet",       "connect",        "load",       "step",  "verdict",
     "updates",   "checkpoint", "save",           "end",        "blame", "all-gather",
     "broadcast", "all-to-all", "reduce-scatter", "all-reduce", "norm",  "exchange"};
 
 // ---- the fault point ----
 struct Fault {
-  What what = What::kNone;
+  Kind what = Kind::kNone;
   std::string action;
   std::atomic<std::int64_t> left{0};
 };
@@ -48,7 +48,7 @@ void read_fault(Fault& fault, std::string_view text) {
   if (parts[0] == (rank != nullptr ? rank : "0") && name != kNames.end() && count > 0) {
     fault.action = parts[1];
     fault.left = count;
-    fault.what = static_cast<What>(name - kNames.begin());
+    fault.what = static_cast<Kind>(name - kNames.begin());
   }
 }
 
@@ -112,7 +112,7 @@ std::string list_of(const std::vector<std::size_t>& ranks) {
 }
 
 /// Gathers and reductions are numbered apart.
-bool is_reduction(What what) noexcept { return what >= What::kReduceScatter; }
+bool is_reduction(Kind what) noexcept { return what >= Kind::kReduceScatter; }
 
 /// The point that a rank has reached in one sequence of collectives.
 struct Progress {
@@ -139,15 +139,15 @@ Progress progress_of(const std::vector<Entry>& entries, bool reductions) {
 
 }  // namespace
 
-std::string_view name_of(What what) noexcept {
-  return what < What::kCount ? kNames[static_cast<std::size_t>(what)] : "?";
+std::string_view name_of(Kind what) noexcept {
+  return what < Kind::kCount ? kNames[static_cast<std::size_t>(what)] : "?";
 }
 
 std::string Entry::text() const {
   std::string text(name_of(what));
-  if (is_collective(what) || what == What::kStep) {
+  if (is_collective(what) || what == Kind::kStep) {
     text += fmt::format(" {}", number);
-  } else if (what == What::kBlame) {
+  } else if (what == Kind::kBlame) {
     text += fmt::format(" of rank {}", number);
   }
   std::string more = unit != kNoUnit ? fmt::format("unit {}", unit) : "";
@@ -195,7 +195,7 @@ std::vector<Entry> Ring::entries(std::size_t most) const {
       continue;
     }
     const std::uint64_t kind = from.kind.load(std::memory_order_relaxed);
-    const Entry entry{.what = static_cast<What>(kind & 0xffff),
+    const Entry entry{.what = static_cast<Kind>(kind & 0xffff),
                       .edge = static_cast<Edge>(kind >> 16 & 0xff),
                       .group = static_cast<std::uint8_t>(kind >> 24),
                       .unit = static_cast<std::uint32_t>(kind >> 32),
@@ -214,7 +214,7 @@ void record(Entry entry) noexcept {
   Own& mine = own();
   entry.time_ns = now_ns();
   mine.ring->record(entry);
-  if (mine.fault.what != What::kNone) [[unlikely]] {
+  if (mine.fault.what != Kind::kNone) [[unlikely]] {
     happen(mine.fault, entry);
   }
 }
@@ -274,7 +274,7 @@ std::string describe(const std::vector<Entry>& entries, std::int64_t now_ns) {
 
 std::string last_of(const std::vector<Entry>& entries, std::int64_t now_ns) {
   const auto newest = std::find_if(entries.rbegin(), entries.rend(),
-                                   [](const Entry& one) { return one.what != What::kBlame; });
+                                   [](const Entry& one) { return one.what != Kind::kBlame; });
   if (newest == entries.rend()) {
     return "it had not begun anything";
   }
@@ -288,7 +288,7 @@ std::string last_of(const std::vector<Entry>& entries, std::int64_t now_ns) {
 
 std::optional<std::uint64_t> blamed_by(const std::vector<Entry>& entries) {
   const auto last = std::find_if(entries.rbegin(), entries.rend(),
-                                 [](const Entry& one) { return one.what == What::kBlame; });
+                                 [](const Entry& one) { return one.what == Kind::kBlame; });
   return last == entries.rend() ? std::nullopt : std::optional(last->number);
 }
 

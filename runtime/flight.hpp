@@ -12,7 +12,7 @@
 // seconds, as in "1:sleep2.5:all-gather:20". For drills (tests/drills/).
 // Thread rule: any thread.
 //
-//   { const flight::Span span(flight::What::kLoad); load(); }
+//   { const flight::Span span(flight::Kind::kLoad); load(); }
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@
 
 namespace tandem::flight {
 
-enum class What : std::uint16_t {
+enum class Kind : std::uint16_t {
   kNone,
   kMeet,     // the ranks find each other
   kConnect,  // ... and map each other's memory
@@ -49,9 +49,9 @@ enum class What : std::uint16_t {
   kCount,
 };
 /// "all-gather"; "?" for what this version does not know.
-[[nodiscard]] std::string_view name_of(What what) noexcept;
-[[nodiscard]] inline bool is_collective(What what) noexcept {
-  return what >= What::kAllGather && what < What::kCount;
+[[nodiscard]] std::string_view name_of(Kind what) noexcept;
+[[nodiscard]] inline bool is_collective(Kind what) noexcept {
+  return what >= Kind::kAllGather && what < Kind::kCount;
 }
 
 enum class Edge : std::uint8_t { kBegins, kEnds, kFails };
@@ -59,7 +59,7 @@ enum class Edge : std::uint8_t { kBegins, kEnds, kFails };
 inline constexpr std::uint32_t kNoUnit = UINT32_MAX;
 
 struct Entry {
-  What what = What::kNone;
+  Kind what = Kind::kNone;
   Edge edge = Edge::kBegins;
   std::uint8_t group = 0;  // of ranks; 0: all of them
   std::uint32_t unit = kNoUnit;
@@ -75,12 +75,12 @@ struct Entry {
 void record(Entry entry) noexcept;
 
 /// This rank gives up because of `rank`, of all hosts' ranks. The last one counts.
-inline void blame(std::uint64_t rank) noexcept { record({.what = What::kBlame, .number = rank}); }
+inline void blame(std::uint64_t rank) noexcept { record({.what = Kind::kBlame, .number = rank}); }
 
 /// Begins now and ends with its scope.
 class Span {
  public:
-  explicit Span(What what, std::uint64_t number = 0) noexcept : what_(what), number_(number) {
+  explicit Span(Kind what, std::uint64_t number = 0) noexcept : what_(what), number_(number) {
     record({.what = what_, .number = number_});
   }
   ~Span() { record({.what = what_, .edge = Edge::kEnds, .number = number_}); }
@@ -88,7 +88,7 @@ class Span {
   Span& operator=(const Span&) = delete;
 
  private:
-  What what_;
+  Kind what_;
   std::uint64_t number_;
 };
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lists the keys that a DeepSpeed package reads from its JSON, one dotted path a line.
 
-    tools/deepspeed_keys.py FOLDER > tests/engine/config/deepspeed_keys.txt
+    tools/deepspeed_keys.py FOLDER > tests/core/config/deepspeed_keys.txt
 
 FOLDER is an unpacked release or a checkout (it holds deepspeed/ and version.txt). The sources are read, nothing is imported: members
 that functions ask a dict for, by the name of the variable that holds the block, and fields of the pydantic models with their aliases.

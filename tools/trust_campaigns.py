@@ -262,7 +262,7 @@ CAMPAIGNS = [
              "$PYTHON tests/drills/meeting.py --bin $BIN", "$PYTHON tests/drills/meeting.py --quick --bin $BIN",
              drill("{passed} of {cells} cells as they must be, {strangers} strangers at a meeting")),
     same("strangers", "another user, and processes that do not know the run's secret", "get in nowhere, stop no start",
-         gtest("test_engine", "Strangers*:Rendezvous*:RunSecret*"), passed),
+         gtest("test_core", "Strangers*:Rendezvous*:RunSecret*"), passed),
     same("strangers_memory", "another user, and hostile peers, at the ranks' shared memory", "read and write nothing",
          gtest("test_actors", "ShmStrangers*"), passed),
     Campaign("io_faults", "every n-th I/O call fails or is the last, in training, saving and resuming",

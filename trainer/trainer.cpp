@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "engine/config/unknown_keys.hpp"
-#include "engine/device/device_choice.hpp"
 #include "engine/distributed/process_group.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "models/io/same_files.hpp"
 #include "runtime/util/one_line.hpp"
 #include "trainer/flags/engine_flags.hpp"

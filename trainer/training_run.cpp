@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "actors/storage/file.hpp"
-#include "engine/device/device_choice.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "engine/types/version.hpp"
 #include "models/layers/gemm.hpp"
 #include "runtime/system/machine.hpp"

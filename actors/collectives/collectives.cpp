@@ -24,7 +24,7 @@ flight::Entry entry_of(const Request& request, std::uint32_t world) noexcept {
     entry.unit = request.unit;
   }
   if constexpr (std::is_same_v<Request, AllGather>) {
-    entry.what = request.arguments.is_replicated ? flight::What::kNone : Request::kWhat;
+    entry.what = request.arguments.is_replicated ? flight::Kind::kNone : Request::kWhat;
   }
   return entry;
 }
@@ -34,17 +34,17 @@ CommsKey key_of(const flight::Entry& entry, std::uint32_t world) noexcept {
   return {.group = entry.group,
           .ranks = world,
           .what = entry.what,
-          .bytes = entry.what == flight::What::kNorm ? sizeof(NormLimbs) : entry.bytes,
+          .bytes = entry.what == flight::Kind::kNorm ? sizeof(NormLimbs) : entry.bytes,
           .unit = entry.unit};
 }
 
-bool is_reduction(flight::What what) noexcept {
-  return what != flight::What::kAllGather && what != flight::What::kBroadcast &&
-         what != flight::What::kAllToAll;
+bool is_reduction(flight::Kind what) noexcept {
+  return what != flight::Kind::kAllGather && what != flight::Kind::kBroadcast &&
+         what != flight::Kind::kAllToAll;
 }
 
 void record(flight::Entry entry, flight::Edge edge) noexcept {
-  if (entry.what != flight::What::kNone) {
+  if (entry.what != flight::Kind::kNone) {
     entry.edge = edge;
     flight::record(entry);
   }
@@ -61,16 +61,16 @@ Collectives::Collectives(Options options)
                   .inbox = OrderedInbox<Reductions::Operation>(options_.max_ahead)} {
   TANDEM_CHECK(options_.backend != nullptr, "collectives need a backend");
   norms_.resize(options_.backend->world());
-  for (const flight::What what :
-       {flight::What::kAllGather, flight::What::kReduceScatter, flight::What::kAllReduce}) {
+  for (const flight::Kind what :
+       {flight::Kind::kAllGather, flight::Kind::kReduceScatter, flight::Kind::kAllReduce}) {
     for (std::uint32_t unit = 0; unit < options_.units.size(); ++unit) {
       names_.emplace(std::pair(what, unit),
                      fmt::format("{} {}", flight::name_of(what), options_.units[unit]));
     }
     names_.emplace(std::pair(what, flight::kNoUnit), flight::name_of(what));
   }
-  for (const flight::What what : {flight::What::kBroadcast, flight::What::kAllToAll,
-                                  flight::What::kNorm, flight::What::kExchange}) {
+  for (const flight::Kind what : {flight::Kind::kBroadcast, flight::Kind::kAllToAll,
+                                  flight::Kind::kNorm, flight::Kind::kExchange}) {
     names_.emplace(std::pair(what, flight::kNoUnit), flight::name_of(what));
   }
 }
@@ -115,10 +115,10 @@ Task<> Collectives::issue(Held<Request>* held, AnySequence* sequence) {
   SequenceCounters* const counters = &sequence->counters;
   flight::Entry entry = entry_of(held->request, options_.backend->world());
   entry.group = options_.group;
-  entry.number = entry.what == flight::What::kNone ? 0 : sequence->shared++;
+  entry.number = entry.what == flight::Kind::kNone ? 0 : sequence->shared++;
   record(entry, flight::Edge::kBegins);
   CommsLog* const log =
-      entry.what != flight::What::kNone && options_.backend->world() > 1 ? options_.log : nullptr;
+      entry.what != flight::Kind::kNone && options_.backend->world() > 1 ? options_.log : nullptr;
   const Duration stood =
       log != nullptr ? log->stood_still(kSequenceOf<Request>, start) : Duration(0);
   Name name = "collective";
@@ -176,7 +176,7 @@ Task<> Collectives::issue(Skipped*, AnySequence* sequence) {
   co_return;
 }
 
-Name Collectives::name_of(flight::What what, std::uint32_t unit) const {
+Name Collectives::name_of(flight::Kind what, std::uint32_t unit) const {
   const auto found = names_.find(std::pair(what, unit));
   return found != names_.end() ? found->second : names_.at(std::pair(what, flight::kNoUnit));
 }
@@ -190,7 +190,7 @@ void Collectives::trace_operation(const flight::Entry& entry, Name track, Name n
   const std::int64_t end_ns = std::max(trace::now_ns(), began_ns + 1);
   trace::track_span(track, name, began_ns, end_ns);
   const std::uint32_t world = options_.backend->world();
-  if (entry.what == flight::What::kNone || world == 1) {
+  if (entry.what == flight::Kind::kNone || world == 1) {
     return;
   }
   // A number below 2^53, alike at both ends: operation, sequence, group, and the rank that it

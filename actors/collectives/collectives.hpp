@@ -40,7 +40,7 @@ namespace tandem {
 struct AllGather {
   using Reply = void;
   static constexpr auto kCarriedOutBy = &CollectiveBackend::all_gather;
-  static constexpr auto kWhat = flight::What::kAllGather;
+  static constexpr auto kWhat = flight::Kind::kAllGather;
   std::uint64_t order = 0;
   GatherArguments arguments;
   std::uint32_t unit = flight::kNoUnit;
@@ -57,7 +57,7 @@ struct SkipGather {
 struct ReduceScatterAdd {
   using Reply = GradientNorm;  // with want_norm: of the resulting accumulator of this rank
   static constexpr auto kCarriedOutBy = &CollectiveBackend::reduce_scatter_add;
-  static constexpr auto kWhat = flight::What::kReduceScatter;
+  static constexpr auto kWhat = flight::Kind::kReduceScatter;
   std::uint64_t order = 0;
   ReduceArguments arguments;
   std::uint32_t unit = flight::kNoUnit;
@@ -69,7 +69,7 @@ struct ReduceScatterAdd {
 /// The merge of all ranks' norms; exact, so the same bits on all of them.
 struct AllReduceNorm {
   using Reply = GradientNorm;
-  static constexpr auto kWhat = flight::What::kNorm;
+  static constexpr auto kWhat = flight::Kind::kNorm;
   std::uint64_t order = 0;
   GradientNorm local;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t) const noexcept { return 0; }
@@ -78,7 +78,7 @@ struct AllReduceNorm {
 struct AllReduceAdd {
   using Reply = GradientNorm;  // with want_norm: of the whole result
   static constexpr auto kCarriedOutBy = &CollectiveBackend::all_reduce_add;
-  static constexpr auto kWhat = flight::What::kAllReduce;
+  static constexpr auto kWhat = flight::Kind::kAllReduce;
   std::uint64_t order = 0;
   ReduceArguments arguments;
   std::uint32_t unit = flight::kNoUnit;
@@ -90,7 +90,7 @@ struct AllReduceAdd {
 struct Exchange {
   using Reply = void;
   static constexpr auto kCarriedOutBy = &CollectiveBackend::exchange;
-  static constexpr auto kWhat = flight::What::kExchange;
+  static constexpr auto kWhat = flight::Kind::kExchange;
   std::uint64_t order = 0;
   ExchangeArguments arguments;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t world) const noexcept {
@@ -101,7 +101,7 @@ struct Exchange {
 struct Broadcast {
   using Reply = void;
   static constexpr auto kCarriedOutBy = &CollectiveBackend::broadcast;
-  static constexpr auto kWhat = flight::What::kBroadcast;
+  static constexpr auto kWhat = flight::Kind::kBroadcast;
   std::uint64_t order = 0;
   BroadcastArguments arguments;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t) const noexcept { return arguments.bytes; }
@@ -110,7 +110,7 @@ struct Broadcast {
 struct AllToAll {
   using Reply = void;
   static constexpr auto kCarriedOutBy = &CollectiveBackend::all_to_all;
-  static constexpr auto kWhat = flight::What::kAllToAll;
+  static constexpr auto kWhat = flight::Kind::kAllToAll;
   std::uint64_t order = 0;
   AllToAllArguments arguments;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t world) const noexcept {
@@ -211,14 +211,14 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
     return (options_.backend->*Request::kCarriedOutBy)(request.arguments);
   }
   Task<GradientNorm> carry_out(AllReduceNorm request);
-  [[nodiscard]] Name name_of(flight::What what, std::uint32_t unit) const;
+  [[nodiscard]] Name name_of(flight::Kind what, std::uint32_t unit) const;
   void trace_operation(const flight::Entry& entry, Name track, Name name,
                        std::int64_t began_ns) const;
   void fail_all(std::exception_ptr error);
   void record_blame(const std::exception_ptr& error) const;
 
   Options options_;
-  std::map<std::pair<flight::What, std::uint32_t>, Name> names_;
+  std::map<std::pair<flight::Kind, std::uint32_t>, Name> names_;
   Gathers gathers_;
   Reductions reductions_;
   NormLimbs own_norm_;            // of the all-reduce of the norm under way

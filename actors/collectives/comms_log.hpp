@@ -28,7 +28,7 @@ enum class CommSequence : std::uint8_t { kGathers, kReductions };
 struct CommsKey {
   std::uint8_t group = 0;   // of ranks; 0: all of them
   std::uint32_t ranks = 1;  // in it
-  flight::What what = flight::What::kNone;
+  flight::Kind what = flight::Kind::kNone;
   std::uint64_t bytes = 0;  // of the whole block, or of what all ranks tell each other
   std::uint32_t unit = flight::kNoUnit;
   auto operator<=>(const CommsKey&) const = default;
@@ -48,7 +48,7 @@ class CommsLog {
   static constexpr std::size_t kMostVerbose = 1000;
 
   struct Options {
-    std::uint32_t operations = UINT32_MAX;  // bits by flight::What: those that are counted
+    std::uint32_t operations = UINT32_MAX;  // bits by flight::Kind: those that are counted
     bool by_unit = false;
     bool verbose = false;  // keep each of the first kMostVerbose operations for take_verbose()
   };

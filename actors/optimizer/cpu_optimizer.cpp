@@ -7,6 +7,7 @@
 #include "actors/kernels/reduce.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -76,7 +77,8 @@ void CpuOptimizer::begin(UpdateUnit update) {
 /// The verdict on an update that was asked for ahead of it.
 Task<> CpuOptimizer::confirm(UpdateUnit update) {
   Job& job = jobs_[update.unit];
-  const bool counts = !update.redo && same_constants(update.unit, update.steps);
+  const bool counts =
+      planted(Bug::kRedoForgotten) || (!update.redo && same_constants(update.unit, update.steps));
   job.update = update;
   --speculative_;
   ++counters_.queued;
@@ -328,6 +330,9 @@ Task<> CpuOptimizer::finish(std::uint32_t unit) {
   } else {
     if (job.pass == UpdatePass::kSpeculative) {
       commit_speculative(options_.units[unit].state);
+      if (planted(Bug::kShadowCommittedTwice)) {
+        commit_speculative(options_.units[unit].state);
+      }
       ++counters_.speculative;
     }
     if (holds_[unit].state == Hold::State::kAsked) {

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 
 namespace tandem::bench {
 

@@ -45,7 +45,7 @@ void flight_record(benchmark::State& state) {
   std::uint64_t number = 0;
   for (auto _ : state) {
     flight::record(
-        {.what = flight::What::kAllGather, .unit = 7, .number = ++number, .bytes = 4096});
+        {.what = flight::Kind::kAllGather, .unit = 7, .number = ++number, .bytes = 4096});
   }
   state.SetItemsProcessed(state.iterations());
 }

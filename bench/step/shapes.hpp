@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 #include "models/io/hf_config.hpp"
 
 namespace tandem::bench {

@@ -136,7 +136,7 @@ Task<bool> Checkpointer::begin(Request request) {
   co_await finish();
   begun_ = rank_.loop().now();
   request_ = std::move(request);
-  flight::record({.what = flight::What::kCheckpoint});
+  flight::record({.what = flight::Kind::kCheckpoint});
   error_.clear();
   outcome_.reset();
   staged_bytes_ = 0;
@@ -377,7 +377,7 @@ Task<> Checkpointer::close(std::string error) {
     trace::track_span("checkpoint", fmt::format("checkpoint step {}", request_.step), began_ns,
                       trace::now_ns());
   }
-  flight::record({.what = flight::What::kCheckpoint,
+  flight::record({.what = flight::Kind::kCheckpoint,
                   .edge = saved ? flight::Edge::kEnds : flight::Edge::kFails});
   save_.reset();
   entries_.clear();

@@ -5,8 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
@@ -58,7 +56,11 @@ Accelerator::Accelerator(EventLoop& loop, int rank, const SimSpec& spec)
                                    .to_host_bytes_per_s = spec.to_host_bytes_per_s,
                                    .operation_latency = duration_of(spec.latency_s),
                                    .acts = spec.acts})),
-      sim_(static_cast<SimDevice*>(device_.get())) {}
+      sim_(static_cast<SimDevice*>(device_.get())),
+      takes_real_time_(true) {}
+
+Accelerator::Accelerator(std::unique_ptr<SimDevice> device)
+    : device_(std::move(device)), sim_(static_cast<SimDevice*>(device_.get())) {}
 
 Accelerator::Accelerator(EventLoop& loop, std::shared_ptr<Gpu> gpu)
     : gpu_(std::move(gpu)),
@@ -72,13 +74,21 @@ Accelerator::~Accelerator() = default;
 
 std::unique_ptr<CollectiveBackend> Accelerator::connect(Communicator& communicator, EventLoop& loop,
                                                         CpuPool& pool) {
+  if (cuda_ == nullptr) {
+    return stage(communicator.make_backend(loop, pool));
+  }
   TANDEM_CHECK(backend_ == nullptr, "a device is connected once");
   std::unique_ptr<CollectiveBackend> made =
-      cuda_ != nullptr
-          ? communicator.make_gpu_backend(loop, pool, *cuda_, gpu_->uuid)
-          : std::make_unique<StagedBackend>(*device_, communicator.make_backend(loop, pool));
+      communicator.make_gpu_backend(loop, pool, *cuda_, gpu_->uuid);
   backend_ = made.get();
   staged_ = dynamic_cast<StagedBackend*>(backend_);
+  return made;
+}
+
+std::unique_ptr<CollectiveBackend> Accelerator::stage(std::unique_ptr<CollectiveBackend> host) {
+  TANDEM_CHECK(backend_ == nullptr, "a device is connected once");
+  auto made = std::make_unique<StagedBackend>(*device_, std::move(host));
+  backend_ = staged_ = made.get();
   return made;
 }
 
@@ -153,21 +163,6 @@ void Accelerator::in_use(std::span<std::byte* const> blocks, const DeviceEvent& 
       }
     }
   }
-}
-
-at::Tensor Accelerator::upload(const at::Tensor& host, std::span<std::byte> staging) const {
-  ComputeDevice* const to = compute();
-  if (!host.defined() || !host.is_cpu()) {
-    return host;  // it is there
-  }
-  if (host.nbytes() > staging.size()) {
-    return host.to(to->tensors(), /*non_blocking=*/false, /*copy=*/true);
-  }
-  const at::Tensor staged = at::from_blob(staging.data(), host.sizes(), host.options());
-  staged.copy_(host);
-  at::Tensor there = at::empty(host.sizes(), host.options().device(to->tensors()));
-  to->queue([there, staged] { there.copy_(staged, /*non_blocking=*/true); });
-  return there;
 }
 
 }  // namespace tandem

@@ -23,7 +23,6 @@
 #include "actors/collectives/staged_backend.hpp"
 #include "engine/device/gpu.hpp"
 #include "engine/distributed/communicator.hpp"
-#include "engine/types/model.hpp"
 #include "engine/types/sim_spec.hpp"
 #include "runtime/device/cuda_device.hpp"
 #include "runtime/device/pinned_slab.hpp"
@@ -61,6 +60,8 @@ class Accelerator {
  public:
   /// A simulated device in real time.
   Accelerator(EventLoop& loop, int rank, const SimSpec& spec);
+  /// That simulated device, in its own time (the simulator's).
+  explicit Accelerator(std::unique_ptr<SimDevice> device);
   Accelerator(EventLoop& loop, std::shared_ptr<Gpu> gpu);
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;
@@ -69,6 +70,9 @@ class Accelerator {
   /// The back end for operands on this device, once; to be destroyed before the accelerator.
   std::unique_ptr<CollectiveBackend> connect(Communicator& communicator, EventLoop& loop,
                                              CpuPool& pool);
+
+  /// The same over a back end for host memory; not of a GPU.
+  std::unique_ptr<CollectiveBackend> stage(std::unique_ptr<CollectiveBackend> host);
 
   /// The same for some of the ranks, over their back end for host memory, which may reach what the
   /// other one reaches.
@@ -95,8 +99,9 @@ class Accelerator {
   /// ATen, whose memory is the host's, holds so much more (less) there of what lies on the device
   /// from visit to visit. Throws Error(kRefused) where the described device has no room for it.
   void hold(std::int64_t more_bytes);
-  /// Its segments take their time by SegmentTime.
   [[nodiscard]] bool is_simulated() const noexcept { return sim_ != nullptr; }
+  /// Whether its segments take their time by SegmentTime.
+  [[nodiscard]] bool takes_real_time() const noexcept { return takes_real_time_; }
   /// The time that the device needs for `flops` operations, in seconds.
   [[nodiscard]] double seconds_of(double flops) const noexcept {
     return spec_.latency_s + flops / spec_.compute_flops_per_s;
@@ -122,16 +127,13 @@ class Accelerator {
   void in_use(std::span<std::byte* const> blocks, const DeviceEvent& event);
   /// Pinned host memory for what ATen copies itself, zeroed, living as long as this. At start only.
   [[nodiscard]] std::byte* pinned(std::size_t bytes) { return slab_->allocate(bytes); }
-  /// Compute lane. The tensor on the device, by way of `staging` (pinned), which must not change
-  /// before queued(). A tensor that is too large for it goes without, and the host waits for that
-  /// copy.
-  [[nodiscard]] at::Tensor upload(const at::Tensor& host, std::span<std::byte> staging) const;
 
  private:
   SimSpec spec_;
   std::shared_ptr<Gpu> gpu_;
   std::unique_ptr<Device> device_;
   SimDevice* sim_ = nullptr;  // device_, or null
+  bool takes_real_time_ = false;
   CudaDevice* cuda_ = nullptr;
   std::optional<DeviceStream> compute_stream_;
   std::optional<PinnedSlab> slab_;

@@ -3,15 +3,14 @@
 // ATen's kernels go to one stream, which the rank's CudaDevice takes over as its own: so the loop
 // orders copies and collectives against them by events, and no thread waits for the device. Our own
 // kernels are tables of functions, as the driver's calls are. Nothing here needs CUDA's or
-// LibTorch's CUDA headers: LibTorch's CUDA part is opened when a run asks for a GPU, and reached
-// through c10's generic interfaces.
+// LibTorch's headers: LibTorch's CUDA part is opened when a run asks for a GPU (open_gpu(),
+// engine/tensors/device_choice.hpp).
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-
-#include <ATen/core/Tensor.h>
 
 #include "actors/gpu/sum_kernels.hpp"
 #include "actors/gpu/update_kernels.hpp"
@@ -24,17 +23,21 @@ namespace tandem {
 class ComputeDevice {
  public:
   virtual ~ComputeDevice() = default;
-  /// The device of the units' tensors, batches and activations.
-  [[nodiscard]] virtual at::Device tensors() const = 0;
+  /// The number of the GPU on which the tensors of units, batches and activations lie; nullopt:
+  /// they lie in host memory.
+  [[nodiscard]] virtual std::optional<int> gpu_of_tensors() const = 0;
   /// The stream that ATen's work goes to, as the driver knows it. It lives as long as the process.
   [[nodiscard]] virtual void* stream() const = 0;
   /// Compute lane, before all else: this thread's ATen goes to that device and stream from now on,
   /// permanently.
   virtual void prepare_thread() = 0;
   /// Compute lane: work whose kernels go to the stream. It is called at once, or when the stream
-  /// comes to it: so it holds what it uses by value.
+  /// comes to it: so it holds what it uses by value. Throws DeviceOutOfMemory.
   virtual void queue(std::function<void()> work) = 0;
 };
+
+struct SimSpec;
+struct UpdateKernel;
 
 struct Gpu {
   const CudaApi* api = nullptr;
@@ -44,13 +47,12 @@ struct Gpu {
   std::shared_ptr<ComputeDevice> compute;
   const UpdateKernels* updates = nullptr;  // of optimizers
   const SumKernels* sums = nullptr;        // of gradients
+  /// Measures how fast it computes, updates and is reached, for the placement of a run whose
+  /// updates are such. Throws DeviceError. No loop may run on the calling thread.
+  std::function<SimSpec(const Gpu&, const UpdateKernel&)> measure;
 };
 
 /// Opens a rank's GPU by its number among the ranks of its host.
 using OpenGpu = std::function<std::shared_ptr<Gpu>(int local_rank)>;
-
-/// This machine's: GPU number local_rank, modulo how many there are. Throws user_error where one
-/// cannot be used.
-[[nodiscard]] std::shared_ptr<Gpu> open_gpu(int local_rank);
 
 }  // namespace tandem

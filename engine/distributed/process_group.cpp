@@ -61,7 +61,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::join(const Environment& environment,
                                                  ReductionOrder order) {
   std::unique_ptr<ProcessGroup> group(new ProcessGroup(environment, timeout, order));
   if (environment.world > 1) {
-    const flight::Span meeting(flight::What::kMeet);
+    const flight::Span meeting(flight::Kind::kMeet);
     group->meet();
   }
   return group;

@@ -42,10 +42,6 @@ ExpertParallelGroup::ExpertParallelGroup(Communicator& communicator, EventLoop& 
                     .log = logs.replicas,
                     .units = std::move(units)}) {}
 
-void ExpertParallelGroup::start(Scope& scope) { collectives_.start(scope); }
-
-void ExpertParallelGroup::close() { collectives_.close(); }
-
 void ExpertParallelGroup::give_up(const std::exception& cause) noexcept {
   replicas_->give_up(cause);
   exchange_.give_up(cause);

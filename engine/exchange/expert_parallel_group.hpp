@@ -48,13 +48,11 @@ class ExpertParallelGroup {
                       std::int64_t ep_size, std::vector<std::string> units, const Place& place = {},
                       Logs logs = {});
 
-  void start(Scope& scope);
-  void close();
   /// CollectiveBackend::give_up(), of both groups.
   void give_up(const std::exception& cause) noexcept;
 
-  /// Collectives of the ranks that hold the same slice of the experts.
-  [[nodiscard]] CollectivesAddress collectives() const { return collectives_.address(); }
+  /// The actor for collectives of the ranks that hold the same slice of the experts.
+  [[nodiscard]] Collectives& collectives() noexcept { return collectives_; }
 
   [[nodiscard]] LaneExchange& exchange() noexcept { return exchange_; }
 

@@ -6,6 +6,7 @@
 
 #include "actors/collectives/awaited.hpp"
 #include "actors/collectives/staged_backend.hpp"
+#include "engine/tensors/torch_cuda.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/io/net.hpp"
 #include "runtime/util/check.hpp"
@@ -43,7 +44,7 @@ void LaneExchange::give_up(const std::exception& cause) noexcept {
 }
 
 std::optional<at::Device> LaneExchange::device() const {
-  return cuda_ ? std::optional(gpu_->compute->tensors()) : std::nullopt;
+  return cuda_ ? std::optional(device_of_tensors(gpu_->compute.get())) : std::nullopt;
 }
 
 std::size_t LaneExchange::staging_bytes() const noexcept {
@@ -77,7 +78,7 @@ void LaneExchange::all_to_all(const std::byte* from, std::byte* into, std::size_
     const Duration took = loop_.now() - start;
     log_->add({.group = log_group_,
                .ranks = static_cast<std::uint32_t>(ranks_),
-               .what = flight::What::kAllToAll,
+               .what = flight::Kind::kAllToAll,
                .bytes = piece_bytes * static_cast<std::uint64_t>(ranks_)},
               took, took);
   }

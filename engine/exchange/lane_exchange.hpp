@@ -22,7 +22,7 @@
 #include "actors/collectives/comms_log.hpp"
 #include "engine/device/gpu.hpp"
 #include "engine/distributed/communicator.hpp"
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/device/cuda_device.hpp"
 #include "runtime/event_loop.hpp"

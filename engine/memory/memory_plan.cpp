@@ -270,7 +270,7 @@ class ActivationWalk {
 
   /// Bytes that allocators hold beyond that, measured. A freed block of malloc is too short for the
   /// next request of its own size, which looks for room to align in; so about one more of each size
-  /// lies there. Large tensors' memory has gaps (engine/device/tensor_memory.hpp).
+  /// lies there. Large tensors' memory has gaps (engine/tensors/tensor_memory.hpp).
   [[nodiscard]] std::int64_t spare() const { return spare_of_loss_ + spare_of_others_; }
 
  private:

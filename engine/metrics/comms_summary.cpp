@@ -12,28 +12,28 @@
 namespace tandem {
 namespace {
 
-using flight::What;
+using flight::Kind;
 
 constexpr double kMsPerS = 1000;
 
 struct Operation {
-  What what;
+  Kind what;
   std::string_view name;                      // DeepSpeed's
   std::array<std::string_view, 2> also = {};  // other names that prof_ops may have for it
   bool message_is_shard = false;              // what a rank hands in is its part of the block
 };
 constexpr std::array kOperations = {
-    Operation{What::kAllGather, "all_gather_into_tensor", {"all_gather", "allgather_fn"}, true},
-    Operation{What::kBroadcast, "broadcast"},
-    Operation{What::kAllToAll, "all_to_all_single", {"all_to_all"}},
+    Operation{Kind::kAllGather, "all_gather_into_tensor", {"all_gather", "allgather_fn"}, true},
+    Operation{Kind::kBroadcast, "broadcast"},
+    Operation{Kind::kAllToAll, "all_to_all_single", {"all_to_all"}},
     Operation{
-        What::kReduceScatter, "reduce_scatter_tensor", {"reduce_scatter", "reduce_scatter_fn"}},
-    Operation{What::kAllReduce, "all_reduce"},
-    Operation{What::kNorm, "all_reduce"},
-    Operation{What::kExchange, "all_gather", {"barrier"}, true},
+        Kind::kReduceScatter, "reduce_scatter_tensor", {"reduce_scatter", "reduce_scatter_fn"}},
+    Operation{Kind::kAllReduce, "all_reduce"},
+    Operation{Kind::kNorm, "all_reduce"},
+    Operation{Kind::kExchange, "all_gather", {"barrier"}, true},
 };
 
-const Operation& operation_of(What what) {
+const Operation& operation_of(Kind what) {
   const auto* found = std::ranges::find(kOperations, what, &Operation::what);
   TANDEM_CHECK(found != kOperations.end(), "a collective has a name");
   return *found;
@@ -45,7 +45,7 @@ std::int64_t message_bytes(const CommsKey& key) {
 }
 
 std::string name_of(const CommsKey& key, const Model& model) {
-  std::string name(key.what == What::kExchange && key.bytes == 0 ? "barrier"
+  std::string name(key.what == Kind::kExchange && key.bytes == 0 ? "barrier"
                                                                  : operation_of(key.what).name);
   if (key.unit < model.units.size()) {
     name += fmt::format(" | [Caller Func: {}]", model.units[key.unit].name);
@@ -66,10 +66,10 @@ Rates rates_of(const CommsKey& key, double seconds) {
   const double once = static_cast<double>(key.bytes) / seconds / kGigabit;
   const auto ranks = static_cast<double>(key.ranks);
   switch (key.what) {
-    case What::kAllReduce:
-    case What::kNorm:
+    case Kind::kAllReduce:
+    case Kind::kNorm:
       return {2 * once, once * 2 * (ranks - 1) / ranks};
-    case What::kBroadcast:
+    case Kind::kBroadcast:
       return {once, once};
     default:
       return {once, once * (ranks - 1) / ranks};

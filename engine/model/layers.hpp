@@ -15,7 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/model/initializers.hpp"
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 
 namespace tandem {
 

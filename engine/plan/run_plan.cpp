@@ -9,9 +9,7 @@
 
 #include "actors/optimizer/file_updates.hpp"
 #include "engine/device/core_plan.hpp"
-#include "engine/device/device_choice.hpp"
 #include "engine/device/gpu.hpp"
-#include "engine/placement/gpu_bandwidths.hpp"
 #include "engine/placement/placement.hpp"
 #include "engine/placement/placement_plan.hpp"
 #include "engine/plan/activation_offload.hpp"
@@ -87,8 +85,13 @@ SimSpec device_of(const EngineOptions& options, const RunLimits& limits, const U
   if (options.device != DeviceKind::kCuda) {
     return options.sim;
   }
-  const OpenGpu open = options.open_gpu ? options.open_gpu : OpenGpu(&open_gpu);
-  return gpu_spec(*open(ranks.local_rank()), kernel, BandwidthCache::of_user());
+  if (!options.open_gpu) {
+    throw user_error("plan",
+                     "device is cuda, and EngineOptions::open_gpu is empty; set it to open_gpu() "
+                     "(engine/tensors/device_choice.hpp)");
+  }
+  const std::shared_ptr<Gpu> gpu = options.open_gpu(ranks.local_rank());
+  return gpu->measure(*gpu, kernel);
 }
 
 std::string text_of(const std::optional<MemoryLimit>& limit) {

@@ -3,9 +3,6 @@
 #include <span>
 #include <utility>
 
-#include <ATen/ops/empty_strided.h>
-#include <ATen/ops/from_blob.h>
-
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -20,20 +17,13 @@ Boundaries::Boundaries(Options options)
   TANDEM_CHECK(leaving_ == 0 || place_ != nullptr, "what leaves has a place to go to");
 }
 
-void Boundaries::made(std::size_t b, const at::Tensor& boundary) {
+void Boundaries::made(std::size_t b, MicroBatch& batch) {
   Slot& slot = slots_[b];
-  slot.bytes = boundary.nbytes();
-  if (!leaves(b)) {
-    return;
+  slot.bytes = batch.boundary_bytes(b);
+  if (leaves(b)) {
+    slot.memory = batch.keep_boundary(b);
+    slot.stays = slot.memory.empty();
   }
-  slot.stays = !boundary.is_non_overlapping_and_dense();
-  if (slot.stays) {
-    return;
-  }
-  slot.tensor = boundary.detach();
-  slot.sizes = boundary.sizes().vec();
-  slot.strides = boundary.strides().vec();
-  slot.type = boundary.options().requires_grad(false);
 }
 
 void Boundaries::leave(std::size_t b) {
@@ -50,40 +40,36 @@ Task<> Boundaries::left(std::size_t b) {
   }
 }
 
-void Boundaries::free(std::size_t b, at::Tensor& input) {
+void Boundaries::free(std::size_t b, MicroBatch& batch) {
   if (leaves(b) && !slots_[b].stays) {
-    slots_[b].tensor.reset();
-    input.reset();
+    slots_[b].memory = {};
+    batch.free_boundary(b);
   }
 }
 
-Task<> Boundaries::bring(std::size_t b) {
+Task<> Boundaries::bring(std::size_t b, std::shared_ptr<MicroBatch> batch) {
   Slot& slot = slots_[b];
   if (!leaves(b) || std::exchange(slot.brought, true)) {
     co_return;
   }
-  const auto make_room = [this, b, &slot] {
-    if (slot.stays) {
-      return;
+  const auto make_room = [this, b, &slot, batch] {
+    if (!slot.stays) {
+      slot.memory = batch->make_boundary(b, place_->room(b));
     }
-    std::byte* const room = place_->room(b);
-    slot.tensor = room == nullptr ? at::empty_strided(slot.sizes, slot.strides, slot.type)
-                                  : at::from_blob(room, slot.sizes, slot.strides, slot.type);
   };
   co_await compute_.run("room for boundary", make_room);
   hold(slot, true);
   begin("boundary comes back", b, Way::kBack);
 }
 
-Task<> Boundaries::there(std::size_t b) {
-  co_await bring(b);
+Task<> Boundaries::there(std::size_t b, std::shared_ptr<MicroBatch> batch) {
+  co_await bring(b, std::move(batch));
   co_await copied(b);
 }
 
-void Boundaries::take(std::size_t b, at::Tensor& input) {
+void Boundaries::take(std::size_t b, MicroBatch& batch) {
   if (leaves(b) && !slots_[b].stays) {
-    input = std::move(slots_[b].tensor);
-    input.requires_grad_(true);
+    batch.take_boundary(b);
   }
 }
 
@@ -111,10 +97,8 @@ Task<> Boundaries::move(Boundaries* self, std::size_t b, Way way, std::optional<
       co_await made->wait();
     }
     if (!slot.stays) {
-      const std::span<std::byte> tensor(static_cast<std::byte*>(slot.tensor.data_ptr()),
-                                        slot.bytes);
-      co_await (way == Way::kOut ? self->place_->take_away(b, tensor)
-                                 : self->place_->bring_back(b, tensor));
+      co_await (way == Way::kOut ? self->place_->take_away(b, slot.memory)
+                                 : self->place_->bring_back(b, slot.memory));
     }
   } catch (...) {
     slot.failure = std::current_exception();

@@ -11,11 +11,12 @@
 // So in forward a boundary has two visits to leave in, and three of those that leave are where
 // segments compute; in backward it has one visit, which is longer, and there are two.
 // Beside a simulated device it also counts what all boundaries take of the device's memory.
+// The micro-batch (micro_batch.hpp) owns the boundaries; here is when they move.
 // Invariant: segments see the same bits, strides and type as without it. A boundary that is no
 // dense tensor stays.
 // Failure: of a copy: thrown where it is awaited.
 // Thread rule: the loop's thread, but for what is marked for the compute lane. On a GPU that is
-// called behind the queued work before it, so a tensor made there is looked at behind an event.
+// called behind the queued work before it, so memory made there is looked at behind an event.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +24,13 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "engine/device/accelerator.hpp"
 #include "engine/rank/boundary_place.hpp"
 #include "engine/rank/compute_queue.hpp"
+#include "engine/rank/micro_batch.hpp"
 #include "runtime/event.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/task.hpp"
@@ -50,22 +51,22 @@ class Boundaries {
 
   // ---- forward ----
   /// Compute lane, at the end of visit b - 1.
-  void made(std::size_t b, const at::Tensor& boundary);
+  void made(std::size_t b, MicroBatch& batch);
   /// Behind visit b - 1.
   void leave(std::size_t b);
   /// Until no copy of it is under way.
   Task<> copied(std::size_t b);
   /// Until boundary b can be freed, before visit b + 2.
   Task<> left(std::size_t b);
-  /// Compute lane, at the beginning of a visit behind left(b): `input` holds it otherwise.
-  void free(std::size_t b, at::Tensor& input);
+  /// Compute lane, at the beginning of a visit behind left(b).
+  void free(std::size_t b, MicroBatch& batch);
 
   // ---- backward ----
   /// Begins to bring it back, unless that has begun.
-  Task<> bring(std::size_t b);
-  Task<> there(std::size_t b);
+  Task<> bring(std::size_t b, std::shared_ptr<MicroBatch> batch);
+  Task<> there(std::size_t b, std::shared_ptr<MicroBatch> batch);
   /// Compute lane, at the beginning of visit b.
-  void take(std::size_t b, at::Tensor& input);
+  void take(std::size_t b, MicroBatch& batch);
   /// Behind visit b.
   void gone(std::size_t b);
 
@@ -76,10 +77,7 @@ class Boundaries {
 
  private:
   struct Slot {
-    at::Tensor tensor;  // while it is here; of the lane, but for its bytes while they are copied
-    std::vector<std::int64_t> sizes;
-    std::vector<std::int64_t> strides;
-    at::TensorOptions type;
+    std::span<std::byte> memory;  // while it is here; the lane's, but while it is copied
     std::size_t bytes = 0;
     bool stays = false;     // this micro-batch's is not dense
     bool brought = false;   // bring() has begun

@@ -2,13 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <string>
 #include <utility>
 
-#include <ATen/ops/from_blob.h>
-#include <c10/util/Exception.h>
-
-#include "engine/device/compute_thread.hpp"
 #include "engine/device/core_plan.hpp"
 #include "engine/metrics/flops.hpp"
 #include "runtime/util/error.hpp"
@@ -17,51 +12,40 @@ namespace tandem {
 
 namespace {
 
-constexpr std::size_t kLosses = 1024;                      // read back at a time
-constexpr std::size_t kBatchBytes = std::size_t{4} << 20;  // of a micro-batch on its way to a GPU
-
-/// LibTorch's message runs over a page; the sizes are in its first sentences.
-std::string first_sentences(std::string_view text) {
-  text = text.substr(0, text.find(" If reserved but unallocated"));
-  return std::string(text.substr(0, text.find_last_not_of(". \n") + 1));
-}
+constexpr std::size_t kLosses = 1024;  // read back at a time
 
 }  // namespace
 
 ComputeQueue::ComputeQueue(Scope& scope, const Model& model, Accelerator* accelerator,
-                           bool recomputes)
+                           bool recomputes, LaneDriver* driver)
     : scope_(scope),
       model_(model),
       accelerator_(accelerator),
       recomputes_(recomputes),
-      lane_(scope.loop(), "compute") {
+      lane_(scope.loop(), "compute", driver) {
   if (!on_gpu()) {
     host_losses_.resize(kLosses);
     losses_ = host_losses_;
     return;
   }
   losses_ = {reinterpret_cast<float*>(accelerator_->pinned(kLosses * sizeof(float))), kLosses};
-  for (BatchStage& stage : batch_stages_) {
-    stage.memory = {accelerator_->pinned(kBatchBytes), kBatchBytes};
-  }
 }
 
-Task<> ComputeQueue::prepare(std::vector<int> cores, int threads) {
+Task<> ComputeQueue::prepare(std::vector<int> cores, int threads,
+                             std::function<void(int threads)> prepare_thread) {
   lane_.set_team(threads);
-  const auto prepare_lane = [this, &cores, threads] {
+  const auto prepare_lane = [this, &cores, &prepare_thread, threads] {
     if (!cores.empty()) {
-      bind_thread(cores);  // the team that ATen makes later inherits it
+      bind_thread(cores);  // the team that a library makes later inherits it
     }
-    prepare_compute_thread(threads);
+    if (prepare_thread) {
+      prepare_thread(threads);
+    }
     if (on_gpu()) {
       accelerator_->compute()->prepare_thread();
     }
   };
   co_await lane_.run(prepare_lane, "prepare the lane");
-}
-
-at::Device ComputeQueue::tensors() const noexcept {
-  return on_gpu() ? accelerator_->compute()->tensors() : at::Device(at::kCPU);
 }
 
 Task<> ComputeQueue::run(Name what, std::function<void()> work) {
@@ -72,11 +56,11 @@ Task<> ComputeQueue::run(Name what, std::function<void()> work) {
   const auto queue = [gpu = accelerator_->compute(), what, &work] {
     try {
       gpu->queue(std::move(work));
-    } catch (const c10::OutOfMemoryError& full) {
+    } catch (const DeviceOutOfMemory& full) {
       throw failure(ExitCode::kRefused, "device",
                     "out of device memory in {}: {}; use activation_checkpointing, a smaller "
                     "micro-batch, shorter rows or stage 3",
-                    what.c_str(), first_sentences(full.what_without_backtrace()));
+                    what.c_str(), full.what());
     }
   };
   co_await lane_.run(queue, what);
@@ -120,52 +104,9 @@ Task<> ComputeQueue::account(ComputeQueue* self, DeviceEvent event, TimePoint qu
   }
 }
 
-Task<Batch> ComputeQueue::upload(Batch batch) {
-  if (!on_gpu()) {
-    co_return batch;
-  }
-  BatchStage& stage = batch_stages_[next_stage_++ % batch_stages_.size()];
-  if (stage.left) {
-    co_await stage.left->wait();
-  }
-  const auto copy = [this, &batch, &stage] {
-    std::span<std::byte> room = stage.memory;
-    const auto there_of = [&](const at::Tensor& tensor) {
-      at::Tensor there = accelerator_->upload(tensor, room);
-      const std::size_t taken =
-          tensor.defined() && tensor.is_cpu() ? (tensor.nbytes() + 63) / 64 * 64 : 0;
-      room = room.subspan(std::min(taken, room.size()));
-      return there;
-    };
-    Batch there = batch;
-    there.inputs = there_of(batch.inputs);
-    there.labels = there_of(batch.labels);
-    there.positions = there_of(batch.positions);
-    there.lengths = there_of(batch.lengths);
-    return there;
-  };
-  Batch there = co_await lane_.run(copy, "upload batch");
-  stage.left = accelerator_->queued();
-  co_return there;
-}
-
-void ComputeQueue::read_back(const at::Tensor& scalar, float* to) const {
-  if (on_gpu()) {
-    at::from_blob(to, {}, at::TensorOptions().dtype(at::kFloat))
-        .copy_(scalar.detach(), /*non_blocking=*/true);
-  } else {
-    *to = scalar.item<float>();
-  }
-}
-
-Task<at::Tensor> ComputeQueue::to_host(at::Tensor tensor) {
-  const auto fetch = [&tensor] { return tensor.to(at::kCPU); };
-  co_return co_await lane_.run(fetch, "read back");
-}
-
-SegmentTime ComputeQueue::time_of(std::size_t segment, Phase phase, const Batch& batch,
+SegmentTime ComputeQueue::time_of(std::size_t segment, Phase phase, const BatchExtents& batch,
                                   TimePoint inputs_there) {
-  if (accelerator_ == nullptr || on_gpu()) {
+  if (accelerator_ == nullptr || !accelerator_->takes_real_time()) {
     return {};
   }
   const SegmentSpec& spec = model_.segments[segment];
@@ -174,16 +115,11 @@ SegmentTime ComputeQueue::time_of(std::size_t segment, Phase phase, const Batch&
     return {spec.cost.seconds(is_backward), inputs_there, device_time_};
   }
   const SegmentShape shape = segment_shape(model_, segment);
-  const std::int64_t rows = batch.inputs.size(0);
-  const std::int64_t length = batch.inputs.is_floating_point() ? 1 : batch.inputs.size(1);
   // The last segment's graph is kept: nothing of it is computed twice.
   const bool recomputes = recomputes_ && segment + 1 < model_.segments.size();
-  const double of_rows = is_backward ? backward_flops(shape, rows, length, recomputes)
-                                     : forward_flops(shape, rows, length);
-  const double share = batch.part.count > 0
-                           ? static_cast<double>(batch.part.count) / static_cast<double>(length)
-                           : 1.0;
-  return {accelerator_->seconds_of(of_rows * share), inputs_there, device_time_};
+  const double of_rows = is_backward ? backward_flops(shape, batch.rows, batch.length, recomputes)
+                                     : forward_flops(shape, batch.rows, batch.length);
+  return {accelerator_->seconds_of(of_rows * batch.share), inputs_there, device_time_};
 }
 
 double ComputeQueue::busy_s() const noexcept {

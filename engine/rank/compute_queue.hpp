@@ -4,24 +4,21 @@
 // Where the CPU or a simulated device computes, work is done when run() ends. On a GPU it is queued
 // then, in the order of the calls, and the next operation on the same memory waits behind in_use(),
 // on the device. So work holds what it uses by value.
-// Invariant: all ATen of a rank runs on the lane's thread.
+// Invariant: all work of a rank runs on the lane's thread.
 // Thread rule: the loop's thread, but for what is marked for the compute lane.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "engine/device/accelerator.hpp"
 #include "engine/layout/step_plan.hpp"
+#include "engine/metrics/module_profile.hpp"
 #include "engine/types/model.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/scope.hpp"
@@ -47,21 +44,21 @@ class VisitTimes {
 
 class ComputeQueue {
  public:
-  /// `scope`, `model` and `accelerator` (null: the CPU computes) outlive it. `recomputes`: backward
-  /// computes activations anew.
-  ComputeQueue(Scope& scope, const Model& model, Accelerator* accelerator, bool recomputes);
+  /// `scope`, `model`, `accelerator` (null: the CPU computes) and `driver` (null: the lane has a
+  /// thread) outlive it. `recomputes`: backward computes activations anew.
+  ComputeQueue(Scope& scope, const Model& model, Accelerator* accelerator, bool recomputes,
+               LaneDriver* driver = nullptr);
 
-  /// Before all else: binds the lane to `cores` (empty: to none), gives ATen its `threads` and the
-  /// lane its device.
-  Task<> prepare(std::vector<int> cores, int threads);
+  /// Before all else: binds the lane to `cores` (empty: to none), tells it how many `threads` its
+  /// work has, calls `prepare_thread` there and gives the lane its device.
+  Task<> prepare(std::vector<int> cores, int threads,
+                 std::function<void(int threads)> prepare_thread);
 
   [[nodiscard]] ComputeLane& lane() noexcept { return lane_; }
-  /// Whether ATen computes on a device of its own, behind the host.
+  /// Whether work goes to a device of its own, behind the host.
   [[nodiscard]] bool on_gpu() const noexcept {
     return accelerator_ != nullptr && !accelerator_->is_simulated();
   }
-  /// The device of the tensors that segments see.
-  [[nodiscard]] at::Device tensors() const noexcept;
 
   /// `what` is for messages. Throws Error(kRefused) when the device has no memory left for it.
   Task<> run(Name what, std::function<void()> work);
@@ -71,19 +68,12 @@ class ComputeQueue {
   std::optional<DeviceEvent> in_use(std::span<std::byte* const> blocks,
                                     const std::shared_ptr<double>& seconds = nullptr);
 
-  /// The batch where segments compute.
-  Task<Batch> upload(Batch batch);
   /// Where losses of a step are read back to; the device reaches it.
   [[nodiscard]] std::span<float> losses() noexcept { return losses_; }
-  /// Compute lane: `scalar` (fp32) as a number in `to`, once the work behind it is done; `to` is of
-  /// losses().
-  void read_back(const at::Tensor& scalar, float* to) const;
-  /// The tensor in host memory; no work that it still waits for is queued.
-  Task<at::Tensor> to_host(at::Tensor tensor);
 
   /// Compute lane: a guard around a visit of a segment, which then takes at least as long as the
   /// simulated device would need.
-  [[nodiscard]] SegmentTime time_of(std::size_t segment, Phase phase, const Batch& batch,
+  [[nodiscard]] SegmentTime time_of(std::size_t segment, Phase phase, const BatchExtents& batch,
                                     TimePoint inputs_there);
   /// When a device had done what it was given, as far as the loop knows.
   [[nodiscard]] TimePoint idle_since() const noexcept { return device_time_.free_since; }
@@ -94,21 +84,12 @@ class ComputeQueue {
   static Task<> account(ComputeQueue* self, DeviceEvent event, TimePoint queued,
                         std::shared_ptr<double> seconds);
 
-  /// A half of the pinned memory through which batches go to a GPU: one is filled while the other
-  /// is copied.
-  struct BatchStage {
-    std::span<std::byte> memory;
-    std::optional<DeviceEvent> left;  // the copy that the half can be filled again after
-  };
-
   Scope& scope_;
   const Model& model_;
   Accelerator* accelerator_;
   bool recomputes_;
   ComputeLane lane_;
   DeviceTime device_time_;
-  std::array<BatchStage, 2> batch_stages_;
-  std::size_t next_stage_ = 0;
   std::vector<float> host_losses_;  // unless a GPU writes them
   std::span<float> losses_;
 };

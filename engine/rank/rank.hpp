@@ -1,15 +1,18 @@
-// engine/rank/rank.hpp — one rank: its threads, its parts and the actors between them.
+// engine/rank/rank.hpp — one rank: its parts and the actors between them.
 //
 // RankLayout says what lies where, RankMemory holds it, WeightLoader fills it, ComputeQueue
 // computes with it; here they are made in that order and wired to actors (make_actors). A Rank has
-// no schedule: TrainStep decides what happens when, with the parts.
+// no schedule: TrainStep decides what happens when, with the parts. Nor has it threads, connections
+// or tensors: a TensorRank (engine/tensor_rank.hpp) has those, and the simulator has others.
 // Invariant: memory and pools outlive the actors, actors outlive what is asked of them.
 // Thread rule: the loop's thread, but for what a part marks for the compute lane.
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,15 +27,11 @@
 #include "engine/config/config.hpp"
 #include "engine/device/accelerator.hpp"
 #include "engine/device/core_plan.hpp"
-#include "engine/distributed/communicator.hpp"
-#include "engine/exchange/expert_parallel_group.hpp"
-#include "engine/exchange/lane_exchange.hpp"
 #include "engine/layout/rank_sizes.hpp"
 #include "engine/rank/boundaries.hpp"
 #include "engine/rank/compute_queue.hpp"
 #include "engine/rank/rank_layout.hpp"
 #include "engine/rank/rank_memory.hpp"
-#include "engine/rank/unit.hpp"
 #include "engine/rank/weight_loader.hpp"
 #include "engine/types/model.hpp"
 #include "engine/types/options.hpp"
@@ -40,7 +39,6 @@
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "runtime/scope.hpp"
-#include "runtime/supervision/watchdog.hpp"
 
 namespace tandem {
 
@@ -70,33 +68,45 @@ struct Busy {
   double disk_s = 0;  // of NVMe
 };
 
+/// What a rank works with. All of it outlives the rank.
+struct RankParts {
+  EventLoop* loop = nullptr;
+  CpuPool* optimizer_pool = nullptr;
+  CpuPool* copy_pool = nullptr;
+  Accelerator* accelerator = nullptr;  // null: the CPU computes
+  CollectiveBackend* backend = nullptr;
+  // Of the ranks that hold the same slice of the experts, which the rank starts and closes; null:
+  // every rank has all experts.
+  Collectives* expert_collectives = nullptr;
+  CommsLog* comms_log = nullptr;                       // null: nothing is counted
+  std::function<void(int threads)> prepare_lane = {};  // ComputeQueue::prepare()
+  LaneDriver* lane_driver = nullptr;                   // null: the lane has a thread
+  // Makes the back end of state on NVMe; empty: the options' one.
+  std::function<std::unique_ptr<FileBackend>()> nvme_files = {};
+};
+
 class Rank {
  public:
-  /// Connects the ranks, allocates all memory and loads the weights. Throws user_error when the
-  /// options cannot work with the model, Error(kRefused) when there is no memory.
-  Rank(Model model, RankOptions options, Communicator& communicator);
-  ~Rank();
+  /// Allocates all memory. `layout` outlives it. Throws Error(kRefused) when there is none.
+  Rank(const RankLayout& layout, RankOptions options, RankParts parts);
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  /// Ends the actors and waits for their work. The destructor does it too, but what their work uses
-  /// may be gone by then.
-  void stop();
-
-  /// This rank cannot go on: operations under way end here, and the peers learn which rank failed,
-  /// this one or the one whose loss is the cause, and why.
-  void give_up(const std::exception& cause) noexcept;
+  /// Loads the weights, and makes and starts the actors, which end() has to end.
+  Task<> start();
+  /// Ends the actors and waits for their work. Once.
+  Task<> end();
 
   [[nodiscard]] const RankOptions& options() const noexcept { return options_; }
-  [[nodiscard]] EventLoop& loop() noexcept { return loop_; }
+  [[nodiscard]] EventLoop& loop() noexcept { return *parts_.loop; }
   [[nodiscard]] Scope& scope() noexcept { return scope_; }
+  [[nodiscard]] const Scope& scope() const noexcept { return scope_; }
 
   [[nodiscard]] const RankLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] const RankMemory& memory() const noexcept { return memory_; }
   [[nodiscard]] WeightLoader& loader() noexcept { return loader_; }
   [[nodiscard]] ComputeQueue& compute() noexcept { return compute_; }
 
-  [[nodiscard]] const std::vector<std::unique_ptr<Unit>>& units() const noexcept { return units_; }
   [[nodiscard]] const std::vector<std::unique_ptr<ParameterShard>>& shards() const noexcept {
     return shards_;
   }
@@ -104,32 +114,23 @@ class Rank {
   [[nodiscard]] GradientBucket* bucket(std::size_t unit) noexcept { return buckets_[unit].get(); }
   [[nodiscard]] CpuOptimizer& optimizer() noexcept { return *optimizer_; }
   [[nodiscard]] Collectives& collectives() noexcept { return *collectives_; }
-  /// For segments; null where neither experts nor rows are spread over ranks.
-  [[nodiscard]] RankExchange* exchange() noexcept {
-    return row_group_ ? row_group_.get() : expert_group_ ? &expert_group_->exchange() : nullptr;
-  }
   /// Null where none leave, and none are counted.
   [[nodiscard]] Boundaries* boundaries() noexcept { return boundaries_.get(); }
   [[nodiscard]] ResidentBytes resident_bytes() const noexcept;
   /// This rank's place in the group that shares its rows.
   [[nodiscard]] const RowSharing& row_sharing() const noexcept { return row_sharing_; }
 
-  [[nodiscard]] CpuPool& copy_pool() noexcept { return copy_pool_; }
-  [[nodiscard]] CpuPool& optimizer_pool() noexcept { return optimizer_pool_; }
+  [[nodiscard]] CpuPool& copy_pool() noexcept { return *parts_.copy_pool; }
+  [[nodiscard]] CpuPool& optimizer_pool() noexcept { return *parts_.optimizer_pool; }
 
   [[nodiscard]] Busy busy() const;
 
-  /// The counts of comms_logger; null: it is off. It has operations on the loop, and those that the
-  /// compute lane issues itself, to be read while that stands still.
-  [[nodiscard]] CommsLog* comms_log() noexcept { return comms_log_ ? &*comms_log_ : nullptr; }
-  [[nodiscard]] CommsLog* lane_comms_log() noexcept {
-    return lane_comms_log_ ? &*lane_comms_log_ : nullptr;
-  }
+  /// The counts of comms_logger of the loop's operations; null: it is off.
+  [[nodiscard]] CommsLog* comms_log() noexcept { return parts_.comms_log; }
 
  private:
   using SlotPoolList = std::vector<std::unique_ptr<SlotPool>>;
 
-  static Task<> fill_memory(Rank* self);
   void make_actors();
   void make_unit_actors(std::size_t unit);
   /// The optimizer's options of a unit; after make_unit_actors().
@@ -141,27 +142,17 @@ class Rank {
   [[nodiscard]] CollectiveBackend* with_nvme();
   /// "weights of "block 3"", by the address of an array on NVMe.
   [[nodiscard]] std::string name_on_nvme(const void* array) const;
-  static Task<> open_nvme(Rank* self);
+  Task<> open_nvme();
   FileIo& nvme_io();
   [[nodiscard]] std::string path_on_nvme(std::string_view what) const;
   void make_boundaries();
   [[nodiscard]] std::unique_ptr<BoundaryPlace> place_of_boundaries();
   void start_actors();
-  static Task<> end_actors(Rank* self);
 
+  const RankLayout& layout_;
   RankOptions options_;
-  Model model_;
-  EventLoop loop_;
-  CpuPool optimizer_pool_;
-  CpuPool copy_pool_;
-  std::unique_ptr<Accelerator> accelerator_;  // null: the CPU computes
-  RankLayout layout_;
-  std::optional<CommsLog> comms_log_;
-  std::optional<CommsLog> lane_comms_log_;
-  std::unique_ptr<CollectiveBackend> backend_;
-  std::unique_ptr<ExpertParallelGroup> expert_group_;
+  RankParts parts_;
   RowSharing row_sharing_;
-  std::unique_ptr<LaneExchange> row_group_;  // null: rows are not shared
   Scope scope_;
   ComputeQueue compute_;
   std::optional<FileIo> nvme_io_;  // where anything lies on NVMe
@@ -169,20 +160,20 @@ class Rank {
   std::unique_ptr<Boundaries> boundaries_;
   RankMemory memory_;
   WeightLoader loader_;
-  bool stopped_ = false;
 
   std::unique_ptr<StateFileBackend> nvme_backend_;  // null: no weights lie on NVMe
   SlotPoolList weight_pools_;                       // [pool]; null where no unit uses it
   SlotPoolList gradient_pools_;                     // [gradient pool]; null likewise
   std::unique_ptr<Collectives> collectives_;
-  std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::unique_ptr<ParameterShard>> shards_;   // [unit]
   std::vector<std::unique_ptr<GradientBucket>> buckets_;  // [unit]; null: frozen
   std::unique_ptr<DeviceUpdates> resident_updates_;       // null where no unit needs it
   std::unique_ptr<DeviceUpdates> streamed_updates_;       // likewise
   std::unique_ptr<FileUpdates> nvme_updates_;             // likewise
   std::unique_ptr<CpuOptimizer> optimizer_;
-  std::optional<Watchdog> watchdog_;  // from the end of loading on
 };
+
+/// "block 3", by unit.
+[[nodiscard]] std::vector<std::string> unit_names(const Model& model);
 
 }  // namespace tandem

@@ -17,10 +17,10 @@
 #include "actors/optimizer/cpu_optimizer.hpp"
 #include "actors/parameter_shard.hpp"
 #include "engine/config/config.hpp"
+#include "engine/layout/parameter_layout.hpp"
 #include "engine/layout/rank_sizes.hpp"
 #include "engine/layout/sharding.hpp"
 #include "engine/layout/slot_classes.hpp"
-#include "engine/rank/unit.hpp"
 #include "engine/types/model.hpp"
 
 namespace tandem {

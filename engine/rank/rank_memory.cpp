@@ -8,7 +8,6 @@
 #include "actors/collectives/staged_backend.hpp"
 #include "actors/kernels/update/state_memory.hpp"
 #include "actors/optimizer/file_updates.hpp"
-#include "engine/device/torch_cuda.hpp"
 #include "runtime/util/round_up.hpp"
 
 namespace tandem {
@@ -57,9 +56,7 @@ ResidentBytes RankMemory::resident_bytes() const noexcept {
   ResidentBytes bytes = resident_bytes_;
   if (accelerator_ != nullptr) {
     bytes.staging += accelerator_->staging_bytes();
-    const ComputeDevice* const compute = accelerator_->compute();
-    bytes.device =
-        accelerator_->used_bytes() + (compute != nullptr ? held_by_aten(compute->tensors()) : 0);
+    bytes.device = accelerator_->used_bytes();
   }
   return bytes;
 }

@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "runtime/util/check.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -12,11 +13,11 @@ Gatherer::Gatherer(Shards shards, std::size_t pools, Scope& scope, bool run_ahea
 void Gatherer::begin(const StepPlan& plan, std::uint64_t version) {
   pass_ = std::make_shared<Pass>();
   pass_->plan = &plan;
-  pass_->version = version;
+  pass_->version = version - (planted(Bug::kOldWeightsGathered) && version > 0 ? 1 : 0);
   pass_->first_ticket = next_ticket_;
   pass_->first_gather = next_gather_;
   for (std::size_t communicator = 0; communicator < next_gather_.size(); ++communicator) {
-    next_gather_[communicator] += plan.gathers[communicator];
+    next_gather_[communicator] += planted(Bug::kGatherOrderKept) ? 0 : plan.gathers[communicator];
   }
   for (std::size_t pool = 0; pool < next_ticket_.size(); ++pool) {
     next_ticket_[pool] += plan.tickets[pool];

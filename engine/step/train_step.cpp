@@ -8,11 +8,11 @@
 
 #include <fmt/format.h>
 
-#include "engine/step/bound_units.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -44,14 +44,12 @@ TrainStep::TrainStep(Rank& rank)
                        : Speculate::kOff),
       gatherer_(rank.shards(), layout_.classes.weights.pools(), rank.scope(),
                 options_.overlap != Overlap::kOff),
-      runner_(layout_.model, rank.units(), options_.activation_checkpointing, rank.exchange(),
-              rank.row_sharing()),
       boundaries_(rank.boundaries()),
       inference_plan_(StepPlan::inference(layout_.model, layout_.classes)),
-      gradient_slot_(rank.units().size()),
-      reduced_(rank.units().size()),
+      gradient_slot_(layout_.model.units.size()),
+      reduced_(layout_.model.units.size()),
       visit_times_(std::make_shared<VisitTimes>(layout_.model.segments.size())),
-      deadlines_(inference_plan_.first_visits(rank.units().size())),
+      deadlines_(inference_plan_.first_visits(layout_.model.units.size())),
       gradient_ticket_(layout_.classes.gradients.pools()),
       directions_(rank, gatherer_, reduction_order_, update_order()) {
   for (const SegmentSpec& segment : layout_.model.segments) {
@@ -61,14 +59,13 @@ TrainStep::TrainStep(Rank& rank)
   }
 }
 
-void TrainStep::begin(std::int64_t number, std::size_t micro_steps, const Update& expected,
-                      bool looks) {
+void TrainStep::begin(std::int64_t number, std::size_t micro_steps, const Update& expected) {
   if (micro_steps != micro_steps_) {
     plan_ = StepPlan::training(layout_.model, layout_.classes, micro_steps);
     micro_steps_ = micro_steps;
   }
   trace::begin_step(number);
-  flight::record({.what = flight::What::kStep, .number = static_cast<std::uint64_t>(number)});
+  flight::record({.what = flight::Kind::kStep, .number = static_cast<std::uint64_t>(number)});
   visit_ = 0;
   exposure_ = {};
   visit_times_->reset();
@@ -76,19 +73,18 @@ void TrainStep::begin(std::int64_t number, std::size_t micro_steps, const Update
   forwards_ = 0;
   losses_.clear();
   expected_ = expected;
-  looks_ = looks;
   bad_.reset();
+  if (planted(Bug::kConstantsSetEarly)) {
+    set_constants(speculative_steps_, expected_, 1);
+  }
   gatherer_.begin(plan_, version_);
 }
 
-Task<> TrainStep::forward(Batch batch) {
+Task<> TrainStep::forward(std::shared_ptr<MicroBatch> batch) {
   if (forwards_ - losses_.size() == compute_.losses().size()) {
     co_await losses();  // the buffer of losses is full
   }
-  micro_ = std::make_shared<MicroStep>();
-  batch = co_await part_of(std::move(batch));
-  micro_->batch = co_await compute_.upload(std::move(batch));
-  micro_->activations = runner_.start(looks_);
+  micro_ = std::move(batch);
   const std::size_t segments = layout_.model.segments.size();
   float* const loss = &compute_.losses()[forwards_ % compute_.losses().size()];
   const TimePoint asked = rank_.loop().now();
@@ -98,19 +94,21 @@ Task<> TrainStep::forward(Batch batch) {
     const TimePoint inputs_there = std::max({asked, gatherer_.there_since(visit_), room_there});
     auto work = [this, s, slots, inputs_there, loss, micro = micro_, at = &plan_.visits[visit_],
                  last = s + 1 == segments] {
-      const SegmentTime time = compute_.time_of(s, Phase::kForward, micro->batch, inputs_there);
+      const SegmentTime time = compute_.time_of(s, Phase::kForward, micro->extents(), inputs_there);
       if (boundaries_ != nullptr && s >= 2) {
-        boundaries_->free(s - 2, micro->activations.inputs[s - 2]);
+        boundaries_->free(s - 2, *micro);
       }
-      const BoundUnits bound(rank_.units(), at->uses, slots);
-      runner_.forward(s, micro->batch, micro->activations);
+      micro->forward(s, {.uses = at->uses, .weights = slots});
       if (boundaries_ != nullptr && !last) {
-        boundaries_->made(s + 1, micro->activations.outputs[s]);
+        boundaries_->made(s + 1, *micro);
       }
       if (last) {
-        compute_.read_back(SegmentRunner::loss(micro->activations), loss);
+        micro->read_loss(loss);
       }
     };
+    if (planted(Bug::kSlotFreedBeforeVisit)) {
+      gatherer_.release(visit_);
+    }
     co_await run_visit(forward_names_[s], std::move(work), slots, s, Phase::kForward);
     if (boundaries_ != nullptr && s + 1 < segments) {
       boundaries_->leave(s + 1);
@@ -120,24 +118,11 @@ Task<> TrainStep::forward(Batch batch) {
         charge_boundaries(issued);
       }
     }
-    gatherer_.release(visit_);
+    if (!planted(Bug::kSlotFreedBeforeVisit)) {
+      gatherer_.release(visit_);
+    }
   }
   ++forwards_;
-}
-
-/// Where ranks share rows, of each the tokens of this one.
-Task<Batch> TrainStep::part_of(Batch batch) {
-  if (!rank_.row_sharing().cuts()) {
-    co_return batch;
-  }
-  auto cut = [&] {
-    Batch part = with_part(batch, rank_.row_sharing());
-    if (rank_.row_sharing().ranks > 1) {
-      require_same_rows(batch, *rank_.exchange());
-    }
-    return part;
-  };
-  co_return co_await compute_.lane().run(cut, "cut rows");
 }
 
 Task<std::vector<float>> TrainStep::losses() {
@@ -180,14 +165,13 @@ Task<> TrainStep::backward(double loss_gradient) {
         std::max({asked, gatherer_.there_since(visit_), slots_there, boundary_there});
     auto work = [this, s, slots, inputs_there, loss_gradient, gradients = gradient_slot_,
                  micro = micro_, at = &here] {
-      const SegmentTime time = compute_.time_of(s, Phase::kBackward, micro->batch, inputs_there);
+      const SegmentTime time =
+          compute_.time_of(s, Phase::kBackward, micro->extents(), inputs_there);
       if (boundaries_ != nullptr) {
-        boundaries_->take(s, micro->activations.inputs[s]);
+        boundaries_->take(s, *micro);
       }
-      BoundUnits bound(rank_.units(), at->uses, slots);
-      bound.bind_gradients(gradients);
-      runner_.backward(s, micro->batch, micro->activations, loss_gradient);
-      bound.complete_gradients(/*padding=*/compute_.on_gpu());
+      micro->backward(s, {.uses = at->uses, .weights = slots, .gradients = gradients},
+                      loss_gradient);
     };
     std::vector<std::byte*> used = slots;
     for (const UnitUse& use : here.uses) {
@@ -208,21 +192,24 @@ Task<> TrainStep::backward(double loss_gradient) {
       no_reduction_open_.reset();
       rank_.scope().spawn("reduce", &TrainStep::reduce_in_background, this, use, here.micro_step,
                           reduction_order_[use.communicator]);
-      reduction_order_[use.communicator] += use.blocks;
+      reduction_order_[use.communicator] += planted(Bug::kReductionOrderKept) ? 0 : use.blocks;
       if (options_.overlap == Overlap::kOff) {
         co_await reductions_done();
       }
     }
   }
-  if (const auto& bad = micro_->activations.bad; bad && !bad_) {
+  if (const auto bad = micro_->bad_activation(); bad && !bad_) {
     bad_ = {.micro_step = backwards_ - 1, .activation = *bad};
   }
 }
 
 Task<Verdict> TrainStep::finish(Update update) {
-  const flight::Span verdict(flight::What::kVerdict);
-  co_await reductions_done();
-  for (std::size_t pool = 0; pool < gradient_ticket_.size(); ++pool) {
+  const flight::Span verdict(flight::Kind::kVerdict);
+  if (!planted(Bug::kVerdictBeforeReductions)) {
+    co_await reductions_done();
+  }
+  for (std::size_t pool = 0; pool < gradient_ticket_.size() && !planted(Bug::kGradientTicketsKept);
+       ++pool) {
     gradient_ticket_[pool] += plan_.gradient_tickets[pool];
   }
   GlobalNorm norm = co_await global_norm();
@@ -247,7 +234,9 @@ Task<Verdict> TrainStep::finish(Update update) {
   }
   const bool forced = missed_by_force();
   speculation_.record(clip != 1 || forced);
-  co_await updates_done();  // a unit that no segment uses may still be at the step before
+  if (!planted(Bug::kConstantsNotAwaited)) {
+    co_await updates_done();  // a unit that no segment uses may still be at the step before
+  }
   set_constants(update_steps_, update, clip);
   if (directions_.of_lamb()) {
     co_await find_lamb_directions(&update, clip);
@@ -273,35 +262,21 @@ Task<> TrainStep::drain() {
   co_await updates_done();
 }
 
-Task<at::Tensor> TrainStep::infer(Batch batch, HeadOutput head_output) {
+Task<> TrainStep::infer(std::shared_ptr<MicroBatch> batch) {
   gatherer_.begin(inference_plan_, version_);
-  struct State {
-    Batch batch;
-    at::Tensor activation;
-  };
-  const auto state = std::make_shared<State>();
-  if (head_output != HeadOutput::kLogits) {
-    batch = co_await part_of(std::move(batch));
-  }
-  state->batch = co_await compute_.upload(std::move(batch));
-  const std::size_t segments = layout_.model.segments.size();
-  for (std::size_t s = 0; s < segments; ++s) {
+  for (std::size_t s = 0; s < layout_.model.segments.size(); ++s) {
     const std::vector<std::byte*> slots = co_await gatherer_.acquired(s);
     const TimePoint inputs_there = gatherer_.there_since(s);
-    auto work = [this, s, slots, inputs_there, head_output, state,
-                 at = &inference_plan_.visits[s]] {
-      const SegmentTime time = compute_.time_of(s, Phase::kForward, state->batch, inputs_there);
-      const BoundUnits bound(rank_.units(), at->uses, slots);
-      state->activation = runner_.infer(s, state->batch, state->activation, head_output);
+    auto work = [this, s, slots, inputs_there, batch, at = &inference_plan_.visits[s]] {
+      const SegmentTime time = compute_.time_of(s, Phase::kForward, batch->extents(), inputs_there);
+      batch->infer(s, {.uses = at->uses, .weights = slots});
     };
     co_await run_visit(infer_names_[s], std::move(work), slots, s, Phase::kForward);
     gatherer_.release(s);
   }
-  if (!last_queued_) {
-    co_return state->activation;
+  if (last_queued_) {
+    co_await last_queued_->wait();
   }
-  co_await last_queued_->wait();
-  co_return co_await compute_.to_host(state->activation);
 }
 
 // ---- parts ----
@@ -346,7 +321,9 @@ Task<TimePoint> TrainStep::boundaries_of_forward(std::size_t s) {
     co_return TimePoint{};
   }
   const TimePoint asked = rank_.loop().now();
-  co_await boundaries_->left(s - 2);
+  if (!planted(Bug::kBoundaryFreedEarly)) {
+    co_await boundaries_->left(s - 2);
+  }
   charge_boundaries(asked);
   co_return end_of_wait(asked, rank_.loop().now());
 }
@@ -356,11 +333,12 @@ Task<TimePoint> TrainStep::boundaries_of_backward(std::size_t s) {
     co_return TimePoint{};
   }
   const TimePoint asked = rank_.loop().now();
-  co_await boundaries_->there(s);
+  co_await (planted(Bug::kBoundaryTakenEarly) ? boundaries_->bring(s, micro_)
+                                              : boundaries_->there(s, micro_));
   charge_boundaries(asked);
   const TimePoint there = end_of_wait(asked, rank_.loop().now());
   if (s > 0 && options_.overlap != Overlap::kOff) {
-    co_await boundaries_->bring(s - 1);  // on the link behind boundary s
+    co_await boundaries_->bring(s - 1, micro_);  // on the link behind boundary s
   }
   co_return there;
 }
@@ -405,8 +383,8 @@ Task<> TrainStep::reduce_in_background(TrainStep* self, UnitUse use, std::size_t
 
 Task<> TrainStep::reduce(UnitUse use, std::size_t micro_step, std::uint64_t order) {
   const bool last = micro_step + 1 == micro_steps_;
-  reduced_[use.unit] =
-      co_await rank_.bucket(use.unit)->address().ask(GradientReady{micro_step == 0, last, order});
+  reduced_[use.unit] = co_await rank_.bucket(use.unit)->address().ask(
+      GradientReady{micro_step == 0 && !planted(Bug::kFirstGradientAdded), last, order});
   // A gradient that this rank knows to be bad is not worth an update.
   if (speculative_ && last && rank_.memory().has_shadow(use.unit) &&
       reduced_[use.unit].first_bad_element < 0) {

@@ -2,8 +2,8 @@
 // update issued.
 //
 // Read train_step.cpp top to bottom: forward() and backward() are one micro-batch, finish() is what
-// the accumulated gradients become. Everything here is a coroutine on the rank's loop; tensors are
-// touched only in what it hands to the compute lane. It is the one place that decides what overlaps
+// the accumulated gradients become. Everything here is a coroutine on the rank's loop; what a visit
+// computes is its MicroBatch's, on the compute lane. It is the one place that decides what overlaps
 // with what, and it decides by awaiting earlier or later.
 //
 // At Overlap::kFull a unit's update begins when its gradient is reduced, under the backward of the
@@ -22,12 +22,11 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/rank/micro_batch.hpp"
 #include "engine/rank/rank.hpp"
-#include "engine/rank/segment_runner.hpp"
 #include "engine/step/directions.hpp"
 #include "engine/step/gatherer.hpp"
 #include "engine/step/speculation.hpp"
-#include "engine/types/model.hpp"
 #include "engine/types/options.hpp"
 #include "engine/types/step_result.hpp"
 
@@ -48,19 +47,17 @@ class TrainStep {
   };
 
   /// Begins the run's step `number`, of `micro_steps` micro-batches. `expected`: what finish() is
-  /// likely to be given. `looks`: for the first activation that is not finite, at the price of
-  /// reading each.
-  void begin(std::int64_t number, std::size_t micro_steps, const Update& expected,
-             bool looks = false);
+  /// likely to be given.
+  void begin(std::int64_t number, std::size_t micro_steps, const Update& expected);
   /// Forward of the step's next micro-batch. `loss_gradient` of its backward: d(objective)/d(loss).
-  Task<> forward(Batch batch);
+  Task<> forward(std::shared_ptr<MicroBatch> batch);
   /// The losses of the step's forwards so far. On a GPU they are read back once, here.
   Task<std::vector<float>> losses();
   Task<> backward(double loss_gradient);
   /// After the last micro-batch: the verdict, then the updates. Returns norm and verdict, the same
   /// on all ranks.
   Task<Verdict> finish(Update update);
-  /// The first activation on this rank that is not finite, in a step that looks for it.
+  /// The first activation on this rank that is not finite, where the micro-batches look for it.
   struct Bad {
     std::size_t micro_step = 0;
     BadActivation activation;
@@ -81,8 +78,9 @@ class TrainStep {
   Task<std::span<const float>> whole_master(std::size_t unit);
   Task<std::span<const float>> whole_gradient(std::size_t unit);
 
-  /// Forward only, over the newest weights. A collective where weights are gathered.
-  Task<at::Tensor> infer(Batch batch, HeadOutput head_output);
+  /// Forward only, over the newest weights; until its result is there. A collective where weights
+  /// are gathered.
+  Task<> infer(std::shared_ptr<MicroBatch> batch);
 
   /// The weights of all shards were replaced, while no update is running: what was gathered of them
   /// is void.
@@ -98,7 +96,6 @@ class TrainStep {
   [[nodiscard]] const VisitTimes& visit_times() const noexcept { return *visit_times_; }
 
  private:
-  Task<Batch> part_of(Batch batch);
   Task<> reduce(UnitUse use, std::size_t micro_step, std::uint64_t order);
   static Task<> reduce_in_background(TrainStep* self, UnitUse use, std::size_t micro_step,
                                      std::uint64_t order);
@@ -132,7 +129,6 @@ class TrainStep {
   const EngineOptions& options_;
   Speculation speculation_;
   Gatherer gatherer_;
-  SegmentRunner runner_;
   Boundaries* boundaries_;            // null: all stay
   std::vector<Name> forward_names_;   // [segment] in traces
   std::vector<Name> backward_names_;  // likewise
@@ -143,12 +139,7 @@ class TrainStep {
   StepPlan inference_plan_;
   std::size_t micro_steps_ = 0;
   std::size_t visit_ = 0;
-  /// Held by all work that the lane was given for it.
-  struct MicroStep {
-    Batch batch;
-    SegmentRunner::Activations activations;
-  };
-  std::shared_ptr<MicroStep> micro_;
+  std::shared_ptr<MicroBatch> micro_;       // held by all work that the lane was given for it
   std::vector<float> losses_;               // read back
   std::size_t forwards_ = 0;                // of this step
   std::optional<DeviceEvent> last_queued_;  // on a GPU: behind the last work given to it
@@ -161,7 +152,6 @@ class TrainStep {
   std::shared_ptr<VisitTimes> visit_times_;  // what a GPU still does for a step outlives it
   Update expected_;                          // of this step
   std::size_t backwards_ = 0;                // begun in this step
-  bool looks_ = false;                       // begin()
   std::optional<Bad> bad_;
   bool speculative_ = false;                   // updates of this step begin ahead of its verdict
   std::vector<UpdateStep> speculative_steps_;  // [group] of these updates

@@ -7,6 +7,7 @@
 #include "engine/step/train_step.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "runtime/flight.hpp"
+#include "runtime/util/planted.hpp"
 #include "runtime/util/random.hpp"
 
 namespace tandem {
@@ -48,7 +49,7 @@ Task<> TrainStep::update_speculatively(std::size_t unit) {
 }
 
 Task<> TrainStep::roll_back() {
-  if (std::exchange(speculative_, false)) {
+  if (std::exchange(speculative_, false) && !planted(Bug::kRollbackForgotten)) {
     co_await rank_.optimizer().address().ask(RollBackUpdates{});
   }
 }
@@ -72,8 +73,8 @@ Task<> TrainStep::updates_done() { co_await rank_.optimizer().address().ask(Drai
 
 /// `redo`: updates that were made ahead of the verdict do not count.
 Task<> TrainStep::issue_updates(bool redo) {
-  ++version_;
-  const flight::Span updates(flight::What::kUpdates);
+  version_ += planted(Bug::kVersionKept) ? 0 : 1;
+  const flight::Span updates(flight::Kind::kUpdates);
   for (std::size_t unit = 0; unit < reduced_.size(); ++unit) {
     co_await rank_.optimizer().address().send(UpdateUnit{
         .unit = static_cast<std::uint32_t>(unit),

@@ -2,18 +2,28 @@
 
 #include <algorithm>
 
+#include "engine/types/capped.hpp"
+
 namespace tandem {
 
-at::ScalarType scalar_type_of(DType type) {
-  switch (type) {
-    case DType::kF32:
-      return at::kFloat;
-    case DType::kBF16:
-      return at::kBFloat16;
-    case DType::kF16:
-      return at::kHalf;
+std::int64_t ParameterSpec::numel() const noexcept {
+  std::int64_t n = 1;
+  for (const std::int64_t extent : shape) {
+    n = product_capped(n, extent);
   }
-  return at::kFloat;
+  return n;
+}
+
+std::int64_t UnitSpec::numel() const noexcept {
+  std::int64_t n = 0;
+  for (const ParameterSpec& parameter : parameters) {
+    n = sum_capped(n, parameter.numel());
+  }
+  return n;
+}
+
+bool UnitSpec::frozen() const noexcept {
+  return std::ranges::all_of(parameters, &ParameterSpec::frozen);
 }
 
 std::vector<std::size_t> units_of(const SegmentSpec& segment) {

@@ -78,7 +78,8 @@ struct EngineOptions {
   bool plans_run = true;
   DeviceKind device = DeviceKind::kCpu;
   SimSpec sim;  // the device described, for kSim
-  // For kCuda; empty: one of this machine's (gpu.hpp).
+  // For kCuda: open_gpu() (engine/tensors/device_choice.hpp), which an Engine takes where this is
+  // empty.
   std::function<std::shared_ptr<Gpu>(int local_rank)> open_gpu;
   Overlap overlap = Overlap::kFull;
   Speculate speculate = Speculate::kAuto;

@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 
 namespace tandem {
 

@@ -14,7 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 #include "models/kernels/activation.hpp"
 #include "models/kernels/experts.hpp"
 #include "models/layers/norm.hpp"

@@ -13,7 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "actors/kernels/dtype.hpp"
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 #include "models/kernels/dropout.hpp"
 #include "models/layers/gemm.hpp"
 

@@ -15,7 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 #include "models/moe/gating.hpp"
 
 namespace tandem {

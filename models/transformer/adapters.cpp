@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/device/tensor_memory.hpp"
+#include "engine/tensors/tensor_memory.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 #include "models/layers/weights.hpp"
 #include "models/transformer/transformer_block.hpp"
 

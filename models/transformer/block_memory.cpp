@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/device/tensor_memory.hpp"
+#include "engine/tensors/tensor_memory.hpp"
 #include "engine/types/recomputation.hpp"
 #include "models/kernels/attention/attention.hpp"
 #include "models/kernels/gemm_blocks.hpp"

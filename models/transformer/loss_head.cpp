@@ -11,7 +11,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "actors/kernels/exact_sum.hpp"
-#include "engine/device/tensor_memory.hpp"
+#include "engine/tensors/tensor_memory.hpp"
 #include "models/kernels/cross_entropy.hpp"
 #include "models/kernels/embedding.hpp"
 #include "models/kernels/gemm.hpp"

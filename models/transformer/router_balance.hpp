@@ -22,7 +22,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 #include "models/layers/sequence/shared_rows.hpp"
 
 namespace tandem {

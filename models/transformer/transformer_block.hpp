@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 #include "models/kernels/activation.hpp"
 #include "models/kernels/norm.hpp"
 #include "models/layers/attention.hpp"

@@ -40,6 +40,23 @@ enum class Bug : std::uint8_t {
   kStageLentTwice,    // state in a file: a slice gets the stage that another one is in
   kGroupNumberKept,   // group of ranks: a failed rank has its number in the group
   kGroupWaitUnsaid,   // group of ranks: for whom a rank waits there is not said to the others
+  kSlotFreedBeforeVisit,     // step: a visit's slots are given back before it has run
+  kVerdictBeforeReductions,  // step: the norm is made while gradients are still being reduced
+  kConstantsSetEarly,        // step: constants of updates ahead of the verdict are set at its begin
+  kConstantsNotAwaited,      // step: constants are set while updates of the step before read them
+  kRollbackForgotten,        // step: updates ahead of a verdict that skips the step stay
+  kVersionKept,              // step: updates make the version of weights that is there already
+  kReductionOrderKept,       // step: two reductions have one number
+  kGradientTicketsKept,      // step: gradient slots are asked for with the step before's tickets
+  kFirstGradientAdded,       // step: the first micro-batch adds to the step before's gradient
+  kOldWeightsGathered,       // gatherer: a pass takes the weights of the step before
+  kGatherOrderKept,          // gatherer: two passes number their gathers alike
+  kPaddingKept,              // gradient bucket: the padding of a slot is not cleared
+  kRedoForgotten,            // optimizer: updates ahead of a verdict that clips count as they are
+  kShadowCommittedTwice,     // optimizer: an update ahead of its verdict is swapped in twice
+  kBoundaryFreedEarly,       // boundaries: one is freed while it is copied away
+  kBoundaryTakenEarly,       // boundaries: one is used while it is copied back
+  kBoundaryRoomShared,       // boundaries: two that come back one after the other have one memory
   kCount,
 };
 

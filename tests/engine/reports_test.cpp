@@ -282,8 +282,8 @@ TEST(CommsLogger, KeysChooseAndName) {
                            "[0-9.]+ \\| busbw \\(Gbps\\): [0-9.]+"));
   const CommsLog::Options alone =
       comms_log_options({.prof_all = false, .prof_ops = {"all_gather"}});
-  EXPECT_EQ(alone.operations, 1U << static_cast<unsigned>(flight::What::kAllGather) |
-                                  1U << static_cast<unsigned>(flight::What::kExchange));
+  EXPECT_EQ(alone.operations, 1U << static_cast<unsigned>(flight::Kind::kAllGather) |
+                                  1U << static_cast<unsigned>(flight::Kind::kExchange));
 }
 
 TEST(CommsLogger, OneRankHasNothingToCount) {

@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/device/device_choice.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "runtime/system/machine.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 

@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "models/layers/aten/layers.hpp"
 #include "tests/models/small_models.hpp"
 

@@ -20,7 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine.hpp"
-#include "engine/types/row_sharing.hpp"
+#include "engine/tensors/row_part.hpp"
 #include "models/io/random_init.hpp"
 #include "models/layers/aten/layers.hpp"
 #include "tests/models/small_models.hpp"

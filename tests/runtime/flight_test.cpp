@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Entry at(What what, std::uint64_t number, Edge edge, std::int64_t time_ns = 0) {
+Entry at(Kind what, std::uint64_t number, Edge edge, std::int64_t time_ns = 0) {
   return {.what = what, .edge = edge, .number = number, .time_ns = time_ns};
 }
 
@@ -28,7 +28,7 @@ TEST(Flight, TheNewestEntriesAreKeptInOrder) {
   EXPECT_TRUE(ring->entries().empty());
   const std::uint64_t count = Ring::kSlots + 100;
   for (std::uint64_t number = 0; number < count; ++number) {
-    ring->record({.what = What::kReduceScatter,
+    ring->record({.what = Kind::kReduceScatter,
                   .edge = Edge::kEnds,
                   .group = 3,
                   .unit = 7,
@@ -41,7 +41,7 @@ TEST(Flight, TheNewestEntriesAreKeptInOrder) {
   EXPECT_EQ(kept.front().number, 100U);
   const Entry& last = kept.back();
   EXPECT_EQ(last.number, count - 1);
-  EXPECT_EQ(last.what, What::kReduceScatter);
+  EXPECT_EQ(last.what, Kind::kReduceScatter);
   EXPECT_EQ(last.edge, Edge::kEnds);
   EXPECT_EQ(last.group, 3U);
   EXPECT_EQ(last.unit, 7U);
@@ -58,7 +58,7 @@ TEST(Flight, ThreadsRecordAtOnceAndAReaderSeesWholeEntries) {
   for (std::uint64_t thread = 1; thread <= 3; ++thread) {
     threads.emplace_back([&ring, thread] {
       for (std::uint64_t i = 0; i < kEach; ++i) {
-        ring->record({.what = What::kAllGather, .number = thread * i, .bytes = thread});
+        ring->record({.what = Kind::kAllGather, .number = thread * i, .bytes = thread});
       }
     });
   }
@@ -76,25 +76,25 @@ TEST(Flight, ThreadsRecordAtOnceAndAReaderSeesWholeEntries) {
   EXPECT_GE(ring->entries().size(), Ring::kSlots / 2);
   EXPECT_LE(ring->entries().size(), Ring::kSlots);
   for (std::uint64_t i = 0; i < Ring::kSlots; ++i) {
-    ring->record({.what = What::kAllGather, .number = i});
+    ring->record({.what = Kind::kAllGather, .number = i});
   }
   EXPECT_EQ(ring->entries().size(), Ring::kSlots);  // and none of a later one
 }
 
 TEST(Flight, ASlotThatIsBeingWrittenBelongsToItsWriter) {
   const auto ring = std::make_unique<Ring>();
-  ring->record(at(What::kAllGather, 1, Edge::kBegins));
+  ring->record(at(Kind::kAllGather, 1, Edge::kBegins));
   // As a thread leaves it that stands still in slot 1 ...
   ring->next.fetch_add(1);
   ring->slot[1].sequence = 2 | Ring::kBeingWritten;
   for (std::uint64_t i = 2; i < Ring::kSlots + 5; ++i) {
-    ring->record(at(What::kAllGather, i, Edge::kBegins));
+    ring->record(at(Kind::kAllGather, i, Edge::kBegins));
   }
   EXPECT_EQ(ring->slot[1].sequence.load(), 2 | Ring::kBeingWritten);
   EXPECT_EQ(ring->entries().size(), Ring::kSlots - 1);
   // ... and as one meets it that comes a round late: a newer entry stays.
   ring->next = 3;
-  ring->record(at(What::kAllGather, 99, Edge::kBegins));
+  ring->record(at(Kind::kAllGather, 99, Edge::kBegins));
   ring->next = Ring::kSlots + 5;
   EXPECT_EQ(ring->slot[3].sequence.load(), Ring::kSlots + 4);
   EXPECT_EQ(ring->slot[3].number.load(), Ring::kSlots + 3);
@@ -107,7 +107,7 @@ TEST(Flight, ARingOutlivesItsProcess) {
   const pid_t process = ::fork();
   if (process == 0) {
     Ring* mine = map_ring(file);
-    mine->record(at(What::kAllGather, 811, Edge::kBegins));
+    mine->record(at(Kind::kAllGather, 811, Edge::kBegins));
     (void)::kill(::getpid(), SIGKILL);
   }
   int status = 0;
@@ -136,7 +136,7 @@ TEST(Flight, ARingCannotBeCutShort) {
 TEST(Flight, TimesOfAnotherAgeOverflowNothing) {
   for (const std::int64_t time_ns : {INT64_MIN, INT64_MAX}) {
     const std::vector<Entry> entries = {
-        {.what = What::kAllGather, .edge = Edge::kBegins, .number = 1, .time_ns = time_ns}};
+        {.what = Kind::kAllGather, .edge = Edge::kBegins, .number = 1, .time_ns = time_ns}};
     const std::int64_t other_end_ns = ~time_ns;
     EXPECT_FALSE(describe(entries, other_end_ns).empty());
     EXPECT_FALSE(last_of(entries, other_end_ns).empty());
@@ -156,11 +156,11 @@ TEST(Flight, AnotherFileIsNoRing) {
 constexpr std::int64_t kS = 1'000'000'000;
 
 TEST(Flight, ARankThatNeverCameIsExplained) {
-  const std::vector<Entry> waits = {at(What::kAllGather, 5, Edge::kBegins, 1 * kS),
-                                    at(What::kAllGather, 5, Edge::kEnds, 1 * kS),
-                                    at(What::kReduceScatter, 812, Edge::kBegins, 2 * kS)};
-  const std::vector<Entry> absent = {at(What::kReduceScatter, 811, Edge::kBegins, 1 * kS),
-                                     at(What::kReduceScatter, 811, Edge::kEnds, 2 * kS)};
+  const std::vector<Entry> waits = {at(Kind::kAllGather, 5, Edge::kBegins, 1 * kS),
+                                    at(Kind::kAllGather, 5, Edge::kEnds, 1 * kS),
+                                    at(Kind::kReduceScatter, 812, Edge::kBegins, 2 * kS)};
+  const std::vector<Entry> absent = {at(Kind::kReduceScatter, 811, Edge::kBegins, 1 * kS),
+                                     at(Kind::kReduceScatter, 811, Edge::kEnds, 2 * kS)};
   const auto found = explain({waits, waits, absent}, 43 * kS);
   ASSERT_TRUE(found);
   EXPECT_THAT(found->absent, ::testing::ElementsAre(2U));
@@ -170,8 +170,8 @@ TEST(Flight, ARankThatNeverCameIsExplained) {
 }
 
 TEST(Flight, ARankThatStaysInAnOperationThatOthersGaveUpIsExplained) {
-  const Entry begins = at(What::kNorm, 9, Edge::kBegins, 2 * kS);
-  const Entry fails = at(What::kNorm, 9, Edge::kFails, 8 * kS);
+  const Entry begins = at(Kind::kNorm, 9, Edge::kBegins, 2 * kS);
+  const Entry fails = at(Kind::kNorm, 9, Edge::kFails, 8 * kS);
   const auto found = explain({{begins, fails}, {begins}, {begins, fails}}, 9 * kS);
   ASSERT_TRUE(found);
   EXPECT_THAT(found->absent, ::testing::ElementsAre(1U));
@@ -181,9 +181,9 @@ TEST(Flight, ARankThatStaysInAnOperationThatOthersGaveUpIsExplained) {
 }
 
 TEST(Flight, TheLastBlameCounts) {
-  const Entry first = at(What::kBlame, 2, Edge::kBegins, 1 * kS);
-  const Entry last = at(What::kBlame, 3, Edge::kBegins, 2 * kS);
-  const Entry gather = at(What::kAllGather, 7, Edge::kFails, 1 * kS);
+  const Entry first = at(Kind::kBlame, 2, Edge::kBegins, 1 * kS);
+  const Entry last = at(Kind::kBlame, 3, Edge::kBegins, 2 * kS);
+  const Entry gather = at(Kind::kAllGather, 7, Edge::kFails, 1 * kS);
   EXPECT_EQ(blamed_by({gather, first, last, gather}), 3U);
   EXPECT_EQ(blamed_by({gather}), std::nullopt);
   EXPECT_EQ(last.text(), "blame of rank 3");
@@ -193,17 +193,17 @@ TEST(Flight, TheLastBlameCounts) {
 
 // Those who gave up have failed in it; that is where they waited.
 TEST(Flight, AWaitThatWasGivenUpCountsAndOtherGroupsDoNot) {
-  Entry of_experts = at(What::kAllGather, 1, Edge::kBegins, 1 * kS);
+  Entry of_experts = at(Kind::kAllGather, 1, Edge::kBegins, 1 * kS);
   of_experts.group = 1;
-  const std::vector<Entry> gave_up = {at(What::kExchange, 3, Edge::kBegins, 2 * kS),
-                                      at(What::kExchange, 3, Edge::kFails, 3 * kS), of_experts};
+  const std::vector<Entry> gave_up = {at(Kind::kExchange, 3, Edge::kBegins, 2 * kS),
+                                      at(Kind::kExchange, 3, Edge::kFails, 3 * kS), of_experts};
   const auto found = explain({gave_up, {}}, 4 * kS);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->text,
             "rank 1 never entered exchange 3 (it had not begun anything); rank 0 waits "
             "in it since 2.0 s");
   EXPECT_FALSE(explain({{of_experts}, {}}, 4 * kS));
-  EXPECT_FALSE(explain({{at(What::kLoad, 0, Edge::kBegins)}, {}}, 4 * kS));
+  EXPECT_FALSE(explain({{at(Kind::kLoad, 0, Edge::kBegins)}, {}}, 4 * kS));
 }
 
 }  // namespace

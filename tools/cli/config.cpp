@@ -7,7 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "engine/device/device_choice.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "models/causal_lm.hpp"
 #include "models/hub/hub_paths.hpp"
 #include "models/io/hf_config.hpp"

@@ -17,7 +17,7 @@
 
 #include "actors/kernels/simd_target.hpp"
 #include "engine/device/core_plan.hpp"
-#include "engine/device/device_choice.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "engine/types/version.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/io/file_io.hpp"

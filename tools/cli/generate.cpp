@@ -14,8 +14,8 @@
 
 #include "actors/storage/json.hpp"
 #include "engine/config/config.hpp"
-#include "engine/device/device_choice.hpp"
 #include "engine/engine.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "models/io/folder_members.hpp"
 #include "models/io/tokenizer/text_stream.hpp"
 #include "models/pretrained.hpp"

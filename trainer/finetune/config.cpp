@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "engine/data/loader.hpp"
-#include "engine/device/device_choice.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "runtime/util/error.hpp"
 #include "trainer/finetune/rate_schedule.hpp"
 

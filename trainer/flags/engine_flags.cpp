@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "engine/tensors/device_choice.hpp"
 #include "runtime/util/error.hpp"
 #include "trainer/program/program.hpp"
 
@@ -150,6 +151,9 @@ void check_engine_flags(const EngineFlags& f, DeviceKind device) {
 EngineOptions engine_options(const EngineFlags& flags, DeviceKind device) {
   EngineOptions options = flags.engine;
   options.device = device;
+  if (device == DeviceKind::kCuda) {
+    options.open_gpu = &open_gpu;
+  }
   options.sim = parse_sim_spec(flags.sim_spec);
   options.nvme.overflow = !options.nvme.path.empty();
   return options;

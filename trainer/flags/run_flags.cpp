@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "engine/device/device_choice.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "trainer/flags/flag_values.hpp"

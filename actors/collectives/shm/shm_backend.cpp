@@ -58,7 +58,7 @@ Duration ShmBackend::default_heartbeat() {
 
 std::unique_ptr<ShmBackend> ShmBackend::connect(EventLoop& loop, CpuPool& pool, Options options) {
   TANDEM_CHECK_LE(options.world, kMostRanks, "more ranks than a host can have");
-  const flight::Span connecting(flight::What::kConnect);
+  const flight::Span connecting(flight::Kind::kConnect);
   auto arena = std::make_unique<ShmArena>(arena_bytes(options));
   auto* control = new (arena->allocate(sizeof(ShmControl))) ShmControl();
   std::vector<ShmPeer> peers = bootstrap_shm({.rank = options.rank,

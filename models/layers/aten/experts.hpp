@@ -11,7 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 #include "models/layers/experts.hpp"
 
 namespace tandem::aten {

@@ -14,7 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 #include "models/kernels/norm.hpp"
 #include "models/layers/attention.hpp"
 #include "models/layers/sequence/shared_rows.hpp"

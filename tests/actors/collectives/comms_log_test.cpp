@@ -14,7 +14,7 @@ using ::testing::SizeIs;
 
 TimePoint at(int ms) { return TimePoint() + milliseconds(ms); }
 
-CommsKey key(flight::What what, std::uint64_t bytes, std::uint32_t unit = 0) {
+CommsKey key(flight::Kind what, std::uint64_t bytes, std::uint32_t unit = 0) {
   return {.ranks = 2, .what = what, .bytes = bytes, .unit = unit};
 }
 
@@ -31,9 +31,9 @@ TEST(CommsLog, TheLanesWaitsAreAClockOfTheirOwn) {
 
 TEST(CommsLog, CountsByOperationAndSize) {
   CommsLog log({});
-  log.add(key(flight::What::kAllGather, 64, 1), milliseconds(4), milliseconds(1));
-  log.add(key(flight::What::kAllGather, 64, 2), milliseconds(6), milliseconds(0));
-  log.add(key(flight::What::kReduceScatter, 64), milliseconds(2), milliseconds(2));
+  log.add(key(flight::Kind::kAllGather, 64, 1), milliseconds(4), milliseconds(1));
+  log.add(key(flight::Kind::kAllGather, 64, 2), milliseconds(6), milliseconds(0));
+  log.add(key(flight::Kind::kReduceScatter, 64), milliseconds(2), milliseconds(2));
   ASSERT_THAT(log.rows(), SizeIs(2));
   const CommsCount& gathers = log.rows().begin()->second;
   EXPECT_EQ(gathers.operations, 2U);
@@ -46,7 +46,7 @@ TEST(CommsLog, CountsByOperationAndSize) {
 TEST(CommsLog, MemoryIsBounded) {
   CommsLog log({.verbose = true});
   for (std::uint64_t i = 0; i < CommsLog::kLatest + 3; ++i) {
-    log.add(key(flight::What::kAllGather, 8), milliseconds(i < CommsLog::kLatest ? 1 : 2), {});
+    log.add(key(flight::Kind::kAllGather, 8), milliseconds(i < CommsLog::kLatest ? 1 : 2), {});
   }
   EXPECT_THAT(log.take_verbose(), SizeIs(CommsLog::kMostVerbose));
   EXPECT_TRUE(log.verbose_is_full());
@@ -56,7 +56,7 @@ TEST(CommsLog, MemoryIsBounded) {
   EXPECT_EQ(row.latest_s[2], 0.002F) << "the newest stand in the place of the oldest";
   EXPECT_EQ(row.latest_s[3], 0.001F);
   for (std::uint64_t size = 0; size < CommsLog::kMostRows + 5; ++size) {
-    log.add(key(flight::What::kAllGather, 100 + size), milliseconds(1), {});
+    log.add(key(flight::Kind::kAllGather, 100 + size), milliseconds(1), {});
   }
   EXPECT_THAT(log.rows(), SizeIs(CommsLog::kMostRows));
   EXPECT_EQ(log.left_out(), 6U);
@@ -65,10 +65,10 @@ TEST(CommsLog, MemoryIsBounded) {
 
 TEST(CommsLog, CountsWhatIsAskedFor) {
   CommsLog log(
-      {.operations = 1U << static_cast<unsigned>(flight::What::kAllReduce), .by_unit = true});
-  log.add(key(flight::What::kAllGather, 8), milliseconds(1), {});
-  log.add(key(flight::What::kAllReduce, 8, 3), milliseconds(1), {});
-  log.add(key(flight::What::kAllReduce, 8, 4), milliseconds(1), {});
+      {.operations = 1U << static_cast<unsigned>(flight::Kind::kAllReduce), .by_unit = true});
+  log.add(key(flight::Kind::kAllGather, 8), milliseconds(1), {});
+  log.add(key(flight::Kind::kAllReduce, 8, 3), milliseconds(1), {});
+  log.add(key(flight::Kind::kAllReduce, 8, 4), milliseconds(1), {});
   EXPECT_THAT(log.rows(), SizeIs(2));
   EXPECT_EQ(log.rows().rbegin()->first.unit, 4U);
 }

@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-struct Outcome {
+struct CommandOutcome {
   int code;
   std::string out;
   std::string err;
@@ -41,7 +41,7 @@ class TandemProgram : public testing::Test {
     return "'" + (dir_ / name).string() + "'";
   }
 
-  [[nodiscard]] Outcome run(const std::string& arguments) const {
+  [[nodiscard]] CommandOutcome run(const std::string& arguments) const {
     const fs::path out = dir_ / "out";
     const fs::path err = dir_ / "err";
     const std::string command = fmt::format("'{}' {} >'{}' 2>'{}' </dev/null", kProgram, arguments,
@@ -64,7 +64,7 @@ TEST_F(TandemProgram, ConfigPrintsResolvedValuesAndKeys) {
   const std::string path = file("ds.json", R"({"train_batch_size": 8, "bf16": {"enabled": true},
     "zero_optimization": {"stage": 3, "reduce_bucket_size": 4e8}, // a comment
   })");
-  const Outcome done = run("config " + path + " --world_size 2");
+  const CommandOutcome done = run("config " + path + " --world_size 2");
   EXPECT_EQ(done.code, 0) << done.err;
   EXPECT_THAT(done.out, HasSubstr("\"train_micro_batch_size_per_gpu\": 4,"));
   EXPECT_THAT(done.out, HasSubstr("\nbf16.enabled: true  applied\n"));
@@ -82,7 +82,7 @@ TEST_F(TandemProgram, ConfigFillsAutoFromTheTrainersFlags) {
       "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}})");
   std::string more = " --batch_size 4 --gradient_accumulation_steps 2 --lr 3e-4 --dtype bf16";
   more += " --max_grad_norm 0.5 --warmup 0.1 --steps 200 --model_name '";
-  const Outcome done = run("config " + path + more + test::source_path("examples/demo'"));
+  const CommandOutcome done = run("config " + path + more + test::source_path("examples/demo'"));
   EXPECT_EQ(done.code, 0) << done.err;
   for (const char* line :
        {"train_micro_batch_size_per_gpu: auto: 4, from --batch_size  applied",
@@ -97,7 +97,7 @@ TEST_F(TandemProgram, ConfigFillsAutoFromTheTrainersFlags) {
     EXPECT_THAT(done.out, HasSubstr(line));
   }
   // Without them, what the Trainer takes where nothing is said.
-  const Outcome bare = run("config " + path);
+  const CommandOutcome bare = run("config " + path);
   EXPECT_EQ(bare.code, 0) << bare.err;
   EXPECT_THAT(bare.out, HasSubstr("train_micro_batch_size_per_gpu: auto: 8, from the default"));
   EXPECT_THAT(bare.out, HasSubstr("optimizer.params.lr: auto: 5e-05, from the default"));
@@ -105,7 +105,7 @@ TEST_F(TandemProgram, ConfigFillsAutoFromTheTrainersFlags) {
 
 TEST_F(TandemProgram, ConfigRejectsBadFilesWithOneLineAndCode2) {
   const auto rejects = [&](const std::string& arguments, const std::string& part) {
-    const Outcome done = run("config " + arguments);
+    const CommandOutcome done = run("config " + arguments);
     EXPECT_EQ(done.code, 2) << done.out;
     EXPECT_EQ(done.out, "");
     EXPECT_THAT(done.err, AllOf(StartsWith("error: ["), HasSubstr(part)));
@@ -128,20 +128,21 @@ TEST_F(TandemProgram, ConfigRejectsBadFilesWithOneLineAndCode2) {
 TEST_F(TandemProgram, ScheduleIsOneJsonArrayAndNeedsNoBatch) {
   const std::string path = file("s.json", R"({"optimizer": {"type": "Adam", "params": {"lr": 0.1}},
     "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_type": "linear"}}})");
-  const Outcome done = run("schedule " + path + " --steps 7");
+  const CommandOutcome done = run("schedule " + path + " --steps 7");
   EXPECT_EQ(done.code, 0) << done.err;
   EXPECT_EQ(done.out, "[0, 0, 0.025, 0.05, 0.07500000000000001, 0.1, 0.1]\n");
 }
 
 TEST_F(TandemProgram, ScheduleFillsAutoFromItsSteps) {
-  const Outcome done = run("schedule --steps 3 " + file("auto.json", R"({"scheduler": {"type":
+  const CommandOutcome done =
+      run("schedule --steps 3 " + file("auto.json", R"({"scheduler": {"type":
     "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_num_steps": 2}}})"));
   EXPECT_EQ(done.code, 0) << done.err;
   EXPECT_EQ(std::ranges::count(done.out, ','), 2) << done.out;
 }
 
 TEST_F(TandemProgram, ScheduleRejectsWhatIsNoSchedule) {
-  const Outcome none =
+  const CommandOutcome none =
       run("schedule " + file("n.json", "{\"train_batch_size\": 1}") + " --steps 3");
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, HasSubstr("has no scheduler"));
@@ -150,7 +151,7 @@ TEST_F(TandemProgram, ScheduleRejectsWhatIsNoSchedule) {
 }
 
 TEST_F(TandemProgram, DoctorSaysWhatIsThere) {
-  const Outcome done = run("doctor");
+  const CommandOutcome done = run("doctor");
   EXPECT_EQ(done.code, 0) << done.err;
   for (const char* part :
        {"processor", "usable of", "numa node", "memlock", "io_uring", "LibTorch"}) {
@@ -164,7 +165,7 @@ TEST_F(TandemProgram, HelpVersionAndUnknownCommands) {
   EXPECT_THAT(run("--version").out, StartsWith("tandem "));
   EXPECT_THAT(run("config --help").out, HasSubstr("--world_size"));
   EXPECT_THAT(run("config --version").out, StartsWith("tandem config "));
-  const Outcome unknown = run("schedul");
+  const CommandOutcome unknown = run("schedul");
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("did you mean \"schedule\"?"));
   EXPECT_EQ(run("").code, 2);

@@ -10,8 +10,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/device/device_choice.hpp"
-#include "engine/device/torch_cuda.hpp"
+#include "engine/tensors/device_choice.hpp"
+#include "engine/tensors/torch_cuda.hpp"
 #include "runtime/util/error.hpp"
 #include "tests/support/fakes/fake_run.hpp"
 #include "tests/support/throws_error.hpp"
@@ -82,9 +82,11 @@ class FullDevice final : public test::FakeComputeDevice {
  public:
   explicit FullDevice(int segments) : FakeComputeDevice(1us), left_(segments) {}
   void queue(std::function<void()> work) override {
-    TORCH_CHECK_WITH(OutOfMemoryError, left_-- > 0,
-                     "CUDA out of memory. Tried to allocate 2.00 GiB. If reserved but unallocated "
-                     "memory is large try something");
+    run_on_device([this] {
+      TORCH_CHECK_WITH(OutOfMemoryError, left_-- > 0,
+                       "CUDA out of memory. Tried to allocate 2.00 GiB. If reserved but "
+                       "unallocated memory is large try something");
+    });
     FakeComputeDevice::queue(std::move(work));
   }
 

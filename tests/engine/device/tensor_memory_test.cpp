@@ -1,4 +1,4 @@
-#include "engine/device/tensor_memory.hpp"
+#include "engine/tensors/tensor_memory.hpp"
 
 #include <cstring>
 #include <map>

@@ -1,6 +1,6 @@
 // The list of ATen's functions that are settled: what LibTorch's own header computes with oneMKL,
 // none left out.
-#include "engine/device/vml.hpp"
+#include "engine/tensors/vml.hpp"
 
 #include <fstream>
 #include <set>

@@ -13,7 +13,7 @@
 #include "engine/config/config.hpp"
 #include "engine/exchange/expert_parallel_group.hpp"
 #include "engine/layout/sharding.hpp"
-#include "engine/rank/unit.hpp"
+#include "engine/tensors/unit.hpp"
 #include "runtime/compute_lane.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
@@ -124,14 +124,14 @@ struct World {
     loop.run(
         [](World* self, std::function<void()> on_lane) -> Task<> {
           Scope scope(self->loop, "actors");
-          self->ranks->start(scope);
+          self->ranks->collectives().start(scope);
           std::exception_ptr error;
           try {
             co_await self->lane.run(std::move(on_lane));
           } catch (...) {
             error = std::current_exception();
           }
-          self->ranks->close();
+          self->ranks->collectives().close();
           scope.request_stop();
           co_await scope.empty();
           if (error != nullptr) {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/device/device_choice.hpp"
+#include "engine/tensors/device_choice.hpp"
 #include "tests/support/toy/placements.hpp"
 
 namespace tandem {

@@ -1,6 +1,6 @@
 // A GPU's speeds: measured as the run will use it, on the fake of CUDA's calls, whose times are
 // known; and kept in the file.
-#include "engine/placement/gpu_bandwidths.hpp"
+#include "engine/tensors/gpu_bandwidths.hpp"
 
 #include <chrono>
 #include <filesystem>

@@ -1,6 +1,6 @@
 // The engine's door: a batch of another shape is an Error, and the engine goes on with the next
 // one.
-#include "engine/types/batch_check.hpp"
+#include "engine/tensors/batch_check.hpp"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

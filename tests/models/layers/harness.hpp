@@ -12,7 +12,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 
 namespace tandem::test {
 

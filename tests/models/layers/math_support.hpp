@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 
 namespace tandem::test {
 

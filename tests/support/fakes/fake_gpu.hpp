@@ -8,9 +8,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "engine/device/gpu.hpp"
+#include "engine/tensors/gpu_bandwidths.hpp"
 #include "tests/support/fakes/fake_cuda.hpp"
 #include "tests/support/fakes/fake_update_kernels.hpp"
 #include "tests/support/nccl_world.hpp"
@@ -22,7 +24,7 @@ class FakeComputeDevice : public ComputeDevice {
   explicit FakeComputeDevice(Duration cost) : cost_(cost) {
     TANDEM_CHECK(FakeCuda::api().make_stream(&stream_, false) == 0, "a fake makes streams");
   }
-  [[nodiscard]] at::Device tensors() const override { return at::kCPU; }
+  [[nodiscard]] std::optional<int> gpu_of_tensors() const override { return std::nullopt; }
   [[nodiscard]] void* stream() const override { return stream_; }
   void prepare_thread() override {}
   void queue(std::function<void()> work) override {
@@ -43,7 +45,10 @@ inline OpenGpu fake_gpus(Duration cost) {
                                      .uuid = "f",
                                      .compute = std::make_shared<FakeComputeDevice>(cost),
                                      .updates = &fake_update_kernels(),
-                                     .sums = &fake_kernels()});
+                                     .sums = &fake_kernels(),
+                                     .measure = [](const Gpu& gpu, const UpdateKernel& kernel) {
+                                       return gpu_spec(gpu, kernel, BandwidthCache::of_user());
+                                     }});
   };
 }
 

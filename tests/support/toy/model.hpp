@@ -10,7 +10,7 @@
 
 #include <ATen/ATen.h>
 
-#include "engine/types/model.hpp"
+#include "engine/tensors/segment.hpp"
 
 namespace tandem::toy {
 

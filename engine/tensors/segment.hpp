@@ -1,0 +1,131 @@
+// engine/tensors/segment.hpp — the part of a model that computes: a segment's forward, the batch
+// that it reads and the weights that it is lent.
+//
+// Invariant: the last segment returns the scalar loss; every other one returns an activation.
+// Compute lane, but for making a Batch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "actors/kernels/dtype.hpp"
+#include "engine/types/model.hpp"
+
+namespace tandem {
+
+/// The memory that segments keep of texts, so that they can be continued without running them
+/// again: one tensor for each segment, its own, undefined at the start. Engine::logits() moves
+/// `position` on.
+struct TextMemory {
+  std::int64_t position = 0;  // tokens of each row that were there before
+  std::vector<at::Tensor> segments;
+};
+
+/// The tokens of each row of a micro-batch that this rank computes, where ranks share rows: all
+/// ranks of a sequence group have equally many, the group's first rank the first ones.
+struct RowPart {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;   // 0: rows are neither shared nor cut into blocks
+  std::int64_t length = 0;  // tokens of a row, before it was made a multiple
+};
+
+/// One micro-batch on the compute device. Language models: inputs = token ids int64 [B, T], labels
+/// int64 [B, T] with -100 where nothing is to be learnt (not shifted: position t's label is token
+/// t; the loss head shifts).
+struct Batch {
+  at::Tensor inputs;
+  at::Tensor labels;
+  std::int64_t tokens = -1;  // without padding, for the metrics; -1: all of inputs
+  /// This micro-batch's part of the step's loss (LossMean::kTokens): its labels over those of the
+  /// step. Absent: the engine counts them.
+  std::optional<double> loss_share = std::nullopt;
+  /// Rows of several documents: int64 [B, T], each token's position in its own one, counted from 0;
+  /// undefined: a row is one document. A document is alone: none of its tokens sees another one's,
+  /// and the label of its first token is -100, for nothing before it could predict it.
+  at::Tensor positions = {};
+  /// Tokens of each row before its padding: int64 [B]; undefined: a row's padding begins behind its
+  /// last label, a document's likewise. Only losses over all tokens read it (RouterBalance).
+  at::Tensor lengths = {};
+  /// counted_labels() of it; -1: the engine counts them where the labels are in host memory.
+  std::int64_t label_count = -1;
+  // Set by the engine: counts the micro-batches of all ranks and steps, so that what is drawn from
+  // it does not depend on how many ranks share the work; -1: not in training.
+  std::int64_t number = -1;
+  // Set by the engine where ranks share rows (sequence_parallel_size): inputs, labels and positions
+  // are the whole rows on each of them, a multiple of the ranks long, and activations [B,
+  // part.count, ...] are those of this part.
+  RowPart part = {};
+  /// Only for logits: inputs continue the rows that are in it, and those of the last position are
+  /// the answer.
+  std::shared_ptr<TextMemory> memory = nullptr;
+};
+
+/// A parameter as a segment sees it during one visit. Compute lane only.
+///
+/// `value` is a leaf that requires grad; its storage is valid only while the unit is bound (inside
+/// Segment::forward and inside that segment's backward). Two ways to hand over its gradient, and
+/// both may be mixed in one segment:
+///  - ATen ops: autograd accumulates into value.grad(), and the engine moves that into the gradient
+///    block afterwards;
+///  - a custom autograd function writes straight into `grad` (same shape and dtype as value) and
+///    returns an undefined tensor for it: it overwrites while !grad_written, adds once that is set
+///    (tied weights), and sets it.
+struct Weight {
+  at::Tensor value;
+  at::Tensor grad;  // bound only during backward, and never in a frozen unit
+  bool grad_written = false;
+  bool wants_grad = true;  // false: frozen; write nothing, `grad` may have no memory
+};
+
+/// How segments reach the other ranks of their exchange group (UnitSpec::ep_size), or of those that
+/// share their rows (Batch::part), in that order. Compute lane.
+class RankExchange {
+ public:
+  virtual ~RankExchange() = default;
+  [[nodiscard]] virtual std::int64_t ranks() const noexcept = 0;
+  /// The device whose memory it reaches beside the host's: the one that segments compute on.
+  [[nodiscard]] virtual std::optional<at::Device> device() const { return std::nullopt; }
+  /// Piece i of `from` goes to the group's rank i, and what that one has for this rank becomes
+  /// piece i of `into`; both are ranks() pieces, apart, of host memory or, `on_device`, of
+  /// device()'s. Blocks until then. All ranks of the group call it at the same place of their
+  /// segments, with pieces of the same size. Throws Error(kPeer) when one of them is lost.
+  virtual void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes,
+                          bool on_device = false) = 0;
+};
+
+/// The output that the last segment is asked for. kBothLosses, which is never trained with: of a
+/// model whose loss has a part beside the labels' (RouterBalance) fp32 [2], the loss and the
+/// labels' alone; of every other one the loss.
+enum class HeadOutput : std::uint8_t { kLoss, kLogits, kBothLosses };
+
+struct SegmentContext {
+  const Batch& batch;
+  std::span<Weight* const> weights;  // in the order of SegmentSpec::weights
+  HeadOutput head_output = HeadOutput::kLoss;
+  // null: neither a unit nor rows are spread over ranks
+  RankExchange* exchange = nullptr;
+  std::int64_t begin = 0;        // positions before the batch's, of Batch::memory
+  at::Tensor* memory = nullptr;  // the segment's part of it; null: there is none
+};
+
+class Segment {
+ public:
+  virtual ~Segment() = default;
+  /// Forward of the segment under the caller's grad mode. The first segment gets an undefined
+  /// `input` and reads context.batch.inputs; the last one returns the mean loss over the labels
+  /// that are not -100 (scalar, fp32; of whole rows also where ranks share them), or with
+  /// HeadOutput::kLogits the logits fp32 [B, T, V], [B, 1, V] with a memory. Must not keep
+  /// references to weights or context past its backward.
+  virtual at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const = 0;
+};
+
+/// ATen's name of a type.
+[[nodiscard]] at::ScalarType scalar_type_of(DType type);
+
+}  // namespace tandem

@@ -1,0 +1,37 @@
+// runtime/sim/sim_lane.hpp — the thread of a ComputeLane in a simulated world: its functions run in
+// virtual time, in their order.
+//
+// Each function takes a time drawn from the seed, and runs at the end of it.
+// Lives as long as its lane.
+//
+//   SimLane thread(world, rank, {.job_time = 20us});
+//   ComputeLane lane(world.loop(rank), "compute", &thread);
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/compute_lane.hpp"
+#include "runtime/sim/sim_world.hpp"
+
+namespace tandem {
+
+class SimLane final : public LaneDriver {
+ public:
+  struct Options {
+    Duration job_time = std::chrono::microseconds(20);  // on average
+  };
+  SimLane(SimWorld& world, std::uint32_t rank, Options options);
+
+  void work_there(ComputeLane& lane) override;
+
+ private:
+  void next_turn(ComputeLane& lane);
+
+  SimWorld& world_;
+  std::uint32_t rank_;
+  Options options_;
+  Random random_;
+  std::uint64_t queued_ = 0;
+};
+
+}  // namespace tandem
