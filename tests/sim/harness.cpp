@@ -48,6 +48,23 @@ constexpr std::array<const char*, kBugs> kBugNames = {
     "stage_lent_twice",
     "group_number_kept",
     "group_wait_unsaid",
+    "slot_freed_before_visit",
+    "verdict_before_reductions",
+    "constants_set_early",
+    "constants_not_awaited",
+    "rollback_forgotten",
+    "version_kept",
+    "reduction_order_kept",
+    "gradient_tickets_kept",
+    "first_gradient_added",
+    "old_weights_gathered",
+    "gather_order_kept",
+    "padding_kept",
+    "redo_forgotten",
+    "shadow_committed_twice",
+    "boundary_freed_early",
+    "boundary_taken_early",
+    "boundary_room_shared",
 };
 
 // The process ends once a seed has computed for that long; one that waits for what never comes

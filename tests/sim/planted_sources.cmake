@@ -1,4 +1,4 @@
-# Sets PLANTED_SOURCES to what of runtime/ and actors/ includes the planted bugs: the simulator's tests have objects of their own
+# Sets PLANTED_SOURCES to what of runtime/, actors/ and engine/ includes the planted bugs: the simulator's tests have objects of their own
 # of these, in place of the libraries'.
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_FOUND)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The sources of runtime/ and actors/ that reach planted.hpp, one a line: they are compiled once more for the simulator.
+"""The sources of runtime/, actors/ and engine/ that reach planted.hpp, one a line: they are compiled once more for the simulator.
 
     planted_sources.py            prints them
     planted_sources.py LIST       exit 1 if LIST, which a build was configured with, is another
@@ -16,7 +16,7 @@ BUGS = "runtime/util/planted.hpp"
 
 def planted_sources():
     includes = {str(path.relative_to(ROOT)): INCLUDE.findall(path.read_text(encoding="utf-8"))
-                for layer in ("runtime", "actors") for path in (ROOT / layer).rglob("*.[hc]pp")}
+                for layer in ("runtime", "actors", "engine") for path in (ROOT / layer).rglob("*.[hc]pp")}
     reaching, found = set(), {BUGS}
     while found:
         reaching |= found

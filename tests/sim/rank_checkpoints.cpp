@@ -1,6 +1,8 @@
 #include "tests/sim/rank_checkpoints.hpp"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "actors/checkpoint/checkpoint_folder.hpp"
 #include "runtime/system/nonce.hpp"
@@ -11,91 +13,48 @@ namespace {
 
 constexpr std::array kArrays = {"master", "exp_avg", "exp_avg_sq"};
 
-std::vector<PlannedFile> files_of(const Plan& plan) {
-  std::vector<PlannedFile> files;
-  for (const char* array : kArrays) {
-    files.push_back({.name = fmt::format("{}.safetensors", array), .tensors = {}});
-    for (std::uint32_t unit = 0; unit < plan.units; ++unit) {
-      files.back().tensors.push_back({.name = fmt::format("unit{}", unit),
-                                      .type = TensorType::kF32,
-                                      .shape = {static_cast<std::int64_t>(plan.elements[unit])}});
-    }
-  }
-  return files;
-}
-
-/// Elements of the unit before the rank's slice, and in it without the padding.
-struct Slice {
-  std::size_t begin;
-  std::size_t elements;
-};
-Slice slice_of(const Plan& plan, std::uint32_t unit, std::uint32_t rank) {
-  const UnitLayout layout = plan.layout(unit);
-  const std::size_t begin = std::min(layout.shard_begin(rank), layout.elements);
-  return {begin, std::min(layout.shard_elements, layout.elements - begin)};
-}
-
-std::vector<CheckpointWriter::Unit> units_of(const Plan& plan, std::uint32_t rank) {
-  std::vector<CheckpointWriter::Unit> units(plan.units);
-  for (std::uint32_t array = 0; array < kArrays.size(); ++array) {
-    std::uint64_t unit_offset = 0;
-    for (std::uint32_t unit = 0; unit < plan.units; ++unit) {
-      const Slice slice = slice_of(plan, unit, rank);
-      units[unit].elements = plan.layout(unit).shard_elements;
-      if (slice.elements > 0) {
-        units[unit].pieces.push_back({.file = array,
-                                      .data_offset = unit_offset + slice.begin * sizeof(float),
-                                      .array = array,
-                                      .begin = 0,
-                                      .end = slice.elements});
-      }
-      unit_offset += plan.elements[unit] * sizeof(float);
-    }
-  }
-  return units;
-}
-
 }  // namespace
 
 RankCheckpoints::RankCheckpoints(TrainingRank& owner, CheckpointMeeting& meeting)
     : owner_(owner), meeting_(meeting) {}
 
 void RankCheckpoints::start(Scope& actors) {
-  std::vector<std::uint32_t> order(owner_.plan.units);
-  for (std::uint32_t i = 0; i < owner_.plan.units; ++i) {
-    order[i] = owner_.plan.units - 1 - i;
-  }
+  Rank& rank = *owner_.training;
+  layout_ = CheckpointLayout::of(owner_.layout);
   writer_ = std::make_unique<CheckpointWriter>(CheckpointWriter::Options{
-      .pool = &owner_.pool,
-      .optimizer = owner_.optimizer->address(),
-      .units = units_of(owner_.plan, owner_.rank),
-      .order = std::move(order),
-      .state_of = [this](std::uint32_t unit) { return state_of(unit); },
+      .pool = &owner_.copy_pool,
+      .optimizer = rank.optimizer().address(),
+      .units = layout_.units,
+      .order = owner_.step->update_order(),
+      .state_of =
+          [&rank](std::uint32_t unit) {
+            return rank.loader().state_of(unit, rank.optimizer().state_of(unit).buffers);
+          },
+      .state_file = rank.memory().state_file(),
+      .lies_at = [&rank](std::uint32_t unit) { return rank.optimizer().state_of(unit).buffers; },
       .staging_bytes = owner_.random.below(20'000),
       .piece_bytes = kStateBlock * sizeof(float) * (1 + owner_.random.below(4))});
   writer_->start(actors);
 }
 
-Task<HostState> RankCheckpoints::state_of(std::uint32_t unit) {
-  return owner_.arrays.state_of(unit, owner_.optimizer->state_of(unit).buffers);
+void RankCheckpoints::close() {
+  if (writer_ != nullptr) {
+    writer_->close();
+  }
 }
 
 Task<bool> RankCheckpoints::agree(bool ok) {
-  GradientNorm failed;
-  failed.first_bad_element = ok ? -1 : 0;
-  const std::uint64_t sequence = owner_.first_sequence();
-  ++agreements_;
-  const GradientNorm all =
-      co_await owner_.collectives.address().ask(AllReduceNorm{sequence, failed});
-  co_return all.first_bad_element < 0;
+  const std::vector<std::byte> all =
+      co_await owner_.of_all_ranks({ok ? std::byte{1} : std::byte{0}});
+  co_return std::ranges::find(all, std::byte{0}) == all.end();
 }
 
 Task<> RankCheckpoints::after_step() {
-  const bool last = owner_.step == owner_.plan.steps;
-  if (save_ != nullptr && (last || owner_.step >= write_until_)) {
+  const bool last = owner_.steps_done == owner_.plan.steps;
+  if (save_ != nullptr && (last || owner_.steps_done >= write_until_)) {
     co_await finish();
   }
-  if (save_ == nullptr && owner_.plan.saves_after(owner_.step)) {
+  if (save_ == nullptr && owner_.plan.saves_after(owner_.steps_done)) {
     co_await begin();
     if (save_ != nullptr && last) {
       co_await finish();
@@ -105,17 +64,17 @@ Task<> RankCheckpoints::after_step() {
 
 Task<> RankCheckpoints::begin() {
   const Plan& plan = owner_.plan;
-  saved_step_ = owner_.step;
-  write_until_ = owner_.step + 1 + plan.save_steps;
+  saved_step_ = owner_.steps_done;
+  write_until_ = owner_.steps_done + 1 + plan.save_steps;
   const std::string folder =
-      fmt::format("{}/{}", kParent, checkpoint_name(static_cast<std::int64_t>(owner_.step)));
+      fmt::format("{}/{}", kParent, checkpoint_name(static_cast<std::int64_t>(owner_.steps_done)));
   save_ = std::make_unique<CheckpointSave>(
       &owner_.io,
-      CheckpointPlan{.step = static_cast<std::int64_t>(owner_.step),
+      CheckpointPlan{.step = static_cast<std::int64_t>(owner_.steps_done),
                      .folder = folder,
                      .temporary = temporary_checkpoint(folder, nonce_text(meeting_.start)),
-                     .files = files_of(plan)},
-      owner_.rank, plan.ranks, &owner_.pool);
+                     .files = layout_.files},
+      owner_.rank, plan.ranks, &owner_.copy_pool);
   bool ok = true;
   try {
     if (owner_.rank == 0) {
@@ -199,27 +158,34 @@ Task<std::uint64_t> RankCheckpoints::load() {
   if (found.empty()) {
     co_return 0;
   }
-  const std::vector<PlannedFile> files = files_of(owner_.plan);
-  for (std::uint32_t array = 0; array < files.size(); ++array) {
-    co_await load_array(&files[array], found[0].path, array);
+  for (const PlannedFile& file : layout_.files) {
+    co_await load_file(&file, found[0].path);
   }
+  const StateSource source = [this](const ParameterSpec& parameter, std::uint32_t array,
+                                    std::int64_t begin, std::int64_t end, float* out) {
+    const std::vector<float>& values =
+        loaded_.at(fmt::format("{} {}", kArrays[array], parameter.name));
+    std::copy(values.begin() + begin, values.begin() + end, out);
+  };
+  Rank& rank = *owner_.training;
+  for (std::size_t unit = 0; unit < owner_.plan.units(); ++unit) {
+    co_await rank.loader().restore(unit, rank.optimizer().state_of(unit), &source, true);
+  }
+  co_await owner_.step->weights_replaced();
   co_return static_cast<std::uint64_t>(found[0].step);
 }
 
-Task<> RankCheckpoints::load_array(const PlannedFile* file, std::string path, std::uint32_t array) {
+Task<> RankCheckpoints::load_file(const PlannedFile* file, std::string path) {
   IoFile open = co_await owner_.io.open(path + "/" + file->name, OpenMode::kRead);
   std::uint64_t offset = file->header_bytes();
-  for (std::uint32_t unit = 0; unit < owner_.plan.units; ++unit) {
-    const Slice slice = slice_of(owner_.plan, unit, owner_.rank);
-    float* into = owner_.arrays.memory(unit, static_cast<RankArrays::Kind>(array));
-    const auto bytes = std::as_writable_bytes(std::span(into, slice.elements));
-    const std::size_t got =
-        co_await owner_.io.read(open, offset + slice.begin * sizeof(float), bytes);
+  const std::string array = file->name.substr(0, file->name.find_first_of("-."));
+  for (const auto& tensor : file->tensors) {
+    std::vector<float>& values = loaded_[fmt::format("{} {}", array, tensor.name)];
+    values.resize(static_cast<std::size_t>(tensor.shape.at(0)));
+    const auto bytes = std::as_writable_bytes(std::span(values));
+    const std::size_t got = co_await owner_.io.read(open, offset, bytes);
     owner_.run.require(got == bytes.size(), "{} of {} ends too early", file->name, path);
-    if (array == 0) {
-      std::copy_n(into, slice.elements, owner_.arrays.memory(unit, RankArrays::kWeight));
-    }
-    offset += owner_.plan.elements[unit] * sizeof(float);
+    offset += bytes.size();
   }
   co_await owner_.io.close(std::move(open));
 }

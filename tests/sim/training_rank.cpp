@@ -2,320 +2,189 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "actors/kernels/update/state_memory.hpp"
 #include "runtime/sleep.hpp"
 
 namespace tandem::sim_test {
 namespace {
 
 using std::chrono::microseconds;
-constexpr UpdateConfig kAdam{.lr = 1e-2, .weight_decay = 0.1};
 
-std::size_t largest_slot(const Plan& plan) {
-  std::size_t bytes = 0;
-  for (std::uint32_t u = 0; u < plan.units; ++u) {
-    bytes = std::max(bytes, plan.layout(u).padded_elements * 4);
+std::unique_ptr<Accelerator> make_device(const Plan& plan, EventLoop& loop, Random& random) {
+  if (!plan.on_device) {
+    return nullptr;
   }
-  return bytes;
+  return std::make_unique<Accelerator>(std::make_unique<SimDevice>(
+      loop, SimDevice::Options{.memory_bytes = 1 << 23,
+                               .compute_flops_per_s = 1e9 + 1e9 * random.uniform(),
+                               .memory_bytes_per_s = 1e9 + 1e9 * random.uniform(),
+                               .to_device_bytes_per_s = 1e9,
+                               .to_host_bytes_per_s = 1e9}));
+}
+
+RankShape shape_on(RankShape shape, const Accelerator* accelerator) {
+  shape.device_bytes = accelerator != nullptr ? 1 << 23 : 0;
+  return shape;
 }
 
 }  // namespace
 
-float initial_weight(std::uint32_t unit, std::size_t i) {
-  return std::sin(static_cast<float>(unit * 1000 + i % 1000));
-}
-float gradient_of(float weight, int batch, std::uint32_t rank) {
-  return weight * 0.37F + static_cast<float>(batch) * 0.1F + static_cast<float>(rank) * 0.013F;
-}
-int batch_of(std::uint64_t step, std::uint32_t rank) {
-  return static_cast<int>((step * 5 + rank * 3) % 11);
-}
-/// Without a norm: what it is when nothing is clipped, which is the case in about half of the
-/// steps.
-UpdateStep update_step(std::uint64_t step, const GradientNorm* norm, const Plan& plan) {
-  double elements = 0;
-  for (std::uint32_t u = 0; u < plan.units; ++u) {
-    elements += static_cast<double>(plan.elements[u]);
-  }
-  double clip = 1;
-  if (norm != nullptr) {
-    const double limit = 0.6 * plan.ranks * std::sqrt(elements);
-    clip = std::min(1.0, limit / std::sqrt(norm->sum_of_squares.value()));
-  }
-  return UpdateStep::make(kAdam, static_cast<std::int64_t>(step + 1), clip / plan.ranks);
-}
-
-Reference::Reference(const Plan& plan) {
-  std::vector<std::vector<float>> p(plan.units), m(plan.units), v(plan.units), g(plan.units);
-  for (std::uint32_t u = 0; u < plan.units; ++u) {
-    p[u].resize(plan.layout(u).padded_elements);
-    m[u] = v[u] = g[u] = p[u];
-    for (std::size_t i = 0; i < plan.elements[u]; ++i) {
-      p[u][i] = initial_weight(u, i);
-    }
-  }
-  const auto keep = [&] {
-    after.emplace_back();
-    for (std::uint32_t u = 0; u < plan.units; ++u) {
-      after.back().push_back({p[u], m[u], v[u]});
-    }
-  };
-  keep();
-  for (std::uint64_t step = 0; step < plan.steps; ++step) {
-    GradientNorm norm;
-    for (std::uint32_t u = 0; u < plan.units; ++u) {
-      for (std::size_t i = 0; i < plan.elements[u]; ++i) {
-        float sum = gradient_of(p[u][i], batch_of(step, 0), 0);
-        for (std::uint32_t r = 1; r < plan.ranks; ++r) {
-          sum += gradient_of(p[u][i], batch_of(step, r), r);
-        }
-        g[u][i] = sum;
-      }
-      add_norm(g[u].data(), DType::kF32, 0, g[u].size(), norm);
-    }
-    const UpdateStep update = update_step(step, &norm, plan);
-    for (std::uint32_t u = 0; u < plan.units; ++u) {
-      apply_update(
-          update,
-          {.master = p[u].data(), .state = {m[u].data(), v[u].data()}, .gradient = g[u].data()}, 0,
-          p[u].size());
-    }
-    keep();
-  }
-}
-
-TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, std::uint32_t rank_in, SimNet& links,
-                           SimHost& host, SimDisk& disk, SimFiles::Faults faults,
-                           CheckpointMeeting& meeting)
+TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, const Reference& reference_in,
+                           std::uint32_t rank_in, SimNet& links, SimHost& host, SimDisk& disk,
+                           SimFiles::Faults faults, CheckpointMeeting& meeting)
     : run(run_in),
       plan(plan_in),
+      reference(reference_in),
       rank(rank_in),
       random(run.random.fork("rank").fork(rank)),
-      actors_scope(run.world.loop(rank), Name("actors")),
-      main_scope(run.world.loop(rank), Name("main")),
-      workers(run.world, rank, {.threads = 2, .chunk_time = microseconds(5 + random.below(40))}),
-      pool(run.world.loop(rank), {.threads = 2, .driver = &workers}),
+      loop(run.world.loop(rank)),
+      main_scope(loop, Name("main")),
+      optimizer_workers(run.world, rank,
+                        {.threads = 2,
+                         .chunk_time = microseconds(random.chance(0.3) ? 100 + random.below(700)
+                                                                       : 5 + random.below(40))}),
+      copy_workers(run.world, rank,
+                   {.threads = 2, .chunk_time = microseconds(2 + random.below(20))}),
+      optimizer_pool(loop, {.threads = 2, .driver = &optimizer_workers}),
+      copy_pool(loop, {.threads = 2, .driver = &copy_workers}),
+      lane(run.world, rank,
+           {.job_time =
+                microseconds(random.chance(0.3) ? 100 + random.below(900) : 5 + random.below(60))}),
       net(links.attach(rank)),
-      device(run.world.loop(rank), {.memory_bytes = 1 << 22,
-                                    .compute_flops_per_s = 1e9 + 1e9 * random.uniform(),
-                                    .to_device_bytes_per_s = 1e9,
-                                    .to_host_bytes_per_s = 1e9}),
-      io(run.world.loop(rank), std::make_unique<SimFiles>(run.world, rank, disk, faults)),
-      local(host.attach(rank, pool)),
-      over_hosts(*local, net, pool, {.piece_bytes = kNormBlock * sizeof(float)}),
-      arrays(plan, over_hosts, pool),
-      backend(arrays.backend()),
-      collectives({.backend = &backend}),
-      prefetch({.pool = &pool,
+      io(loop, std::make_unique<SimFiles>(run.world, rank, disk, faults)),
+      local(host.attach(rank, copy_pool)),
+      over_hosts(*local, net, copy_pool, {.piece_bytes = kNormBlock * sizeof(float)}),
+      accelerator(make_device(plan, loop, random)),
+      model(plan.model()),
+      config(plan.config()),
+      options(RankOptions::from(config, plan.engine, CorePlan())),
+      layout(model, shape_on(options.shape, accelerator.get()), options.zero, plan.ranks, rank),
+      prefetch({.pool = &copy_pool,
                 .make =
                     [this](std::uint64_t i) {
-                      i += first_step;
+                      i += first_step * plan.micro_steps;
                       return i < data.size() ? std::optional(static_cast<int>(data[i]))
                                              : std::nullopt;
                     }}),
-      copies(device.stream("copies")),
-      compute(device.stream("compute")),
-      results(device.stream("results")),
       checkpoints(*this, meeting) {
+  auto recording = std::make_unique<RecordingBackend>(over_hosts);
+  recorded = recording.get();
+  backend = accelerator ? accelerator->stage(std::move(recording)) : std::move(recording);
+  training.emplace(layout, options,
+                   RankParts{.loop = &loop,
+                             .optimizer_pool = &optimizer_pool,
+                             .copy_pool = &copy_pool,
+                             .accelerator = accelerator.get(),
+                             .backend = backend.get(),
+                             .lane_driver = &lane,
+                             .nvme_files = [this, &disk, faults]() -> std::unique_ptr<FileBackend> {
+                               return std::make_unique<SimFiles>(run.world, rank, disk, faults);
+                             }});
   run.watched.push_back(&main_scope);
-  run.watched.push_back(&actors_scope);
-  const std::size_t slot_bytes = largest_slot(plan);
-  gather_memory = HostBuffer(plan.slots * slot_bytes);
-  gradient_memory = HostBuffer(2 * slot_bytes);
-  gather_slots = std::make_unique<SlotPool>(
-      SlotPool::Options{.memory = gather_memory.data(),
-                        .slot_bytes = slot_bytes,
-                        .plan = {.slots = plan.slots, .max_in_flight = 2, .max_ahead = 64}});
-  gradient_slots = std::make_unique<SlotPool>(
-      SlotPool::Options{.memory = gradient_memory.data(),
-                        .slot_bytes = slot_bytes,
-                        .plan = {.slots = 2, .max_in_flight = 2, .max_ahead = 64}});
-  CpuOptimizer::Options options{.pool = &pool, .chunk_elements = kNormBlock};
-  for (std::uint32_t u = 0; u < plan.units; ++u) {
-    options.units.push_back(make_unit(u));
-  }
-  optimizer = std::make_unique<CpuOptimizer>(std::move(options));
+  run.watched.push_back(&training->scope());
 }
 
-CpuOptimizer::Unit TrainingRank::make_unit(std::uint32_t u) {
-  const UnitLayout layout = plan.layout(u);
-  const std::size_t n = layout.shard_elements;
-  const auto home = [&](RankArrays::Kind kind) { return arrays.home(u, kind); };
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::size_t at = layout.shard_begin(rank) + i;
-    arrays.memory(u, RankArrays::kWeight)[i] = arrays.memory(u, RankArrays::kMaster)[i] =
-        at < layout.elements ? initial_weight(u, at) : 0.0F;
-  }
-  UpdateShadow shadow;
-  if (plan.homes[u] == Home::kMemory) {
-    auto* const copy = shadows.emplace_back(n * 12).as<float>();
-    shadow = {.master = copy, .state = {copy + n, copy + 2 * n}};
-  }
-  shards.push_back(std::make_unique<ParameterShard>(
-      ParameterShard::Options{.unit = u,
-                              .layout = layout,
-                              .shard = reinterpret_cast<std::byte*>(home(RankArrays::kWeight)),
-                              .slots = gather_slots->address(),
-                              .collectives = collectives.address()}));
-  buckets.push_back(std::make_unique<GradientBucket>(
-      GradientBucket::Options{.layout = layout,
-                              .first_element = layout.shard_begin(rank),
-                              .accumulator = home(RankArrays::kGradient),
-                              .slots = gradient_slots->address(),
-                              .collectives = collectives.address()}));
-  return {.state = {.buffers = {.master = home(RankArrays::kMaster),
-                                .state = {home(RankArrays::kFirstMoment),
-                                          home(RankArrays::kSecondMoment)},
-                                .gradient = home(RankArrays::kGradient),
-                                .weight = home(RankArrays::kWeight)},
-                    .shadow = shadow,
-                    .ranges = {{0, n, 0}}},
-          .shard = shards[u]->address(),
-          .runner = arrays.runner_of(u)};
-}
-
-void TrainingRank::start() {
-  collectives.start(actors_scope);
-  gather_slots->start(actors_scope);
-  gradient_slots->start(actors_scope);
-  for (std::uint32_t u = 0; u < plan.units; ++u) {
-    shards[u]->start(actors_scope);
-    buckets[u]->start(actors_scope);
-  }
-  optimizer->start(actors_scope);
-  checkpoints.start(actors_scope);
-  main_scope.spawn("training", &TrainingRank::main, this);
-}
+void TrainingRank::start() { main_scope.spawn("training", &TrainingRank::main, this); }
 
 // Trains; whatever happens, the actors end, and the peers learn which rank failed.
 Task<> TrainingRank::main(TrainingRank* self) {
   std::exception_ptr error;
+  bool started = false;
   try {
+    // No two processes begin at the same time: files of the run are named by it.
+    co_await sleep_for(microseconds(7 * self->checkpoints.start_number()));
+    co_await self->read_data();
+    co_await self->training->start();
+    started = true;
+    self->step.emplace(*self->training);
+    self->checkpoints.start(self->training->scope());
+    self->first_step = self->steps_done = co_await self->checkpoints.load();
+    self->prefetch.start(self->training->scope());
     co_await self->train();
   } catch (...) {
     error = std::current_exception();
   }
   if (error != nullptr) {
     // An actor that failed first is the cause; what the main task met then is a consequence.
-    const auto& failures = self->actors_scope.failures();
+    const auto& failures = self->training->scope().failures();
     self->cause = failures.empty() ? error : failures.front().error;
     self->over_hosts.fail(self->failed_rank(), self->failure());
   }
-  self->actors_scope.request_stop();
-  co_await self->actors_scope.empty();
+  if (started) {
+    self->prefetch.close();
+    self->checkpoints.close();
+    co_await self->training->end();
+  }
   self->ended_at = EventLoop::current().now();
 }
 
+Task<std::vector<std::byte>> TrainingRank::of_all_ranks(std::vector<std::byte> mine) {
+  std::vector<std::byte> all(mine.size() * plan.ranks);
+  co_await step->exchange(mine, all.data());
+  co_return all;
+}
+
 Task<> TrainingRank::train() {
-  co_await read_data();
-  first_step = step = co_await checkpoints.load();
-  co_await arrays.open(&io, fmt::format("state {} of start {}", rank, checkpoints.start_number()));
-  prefetch.start(actors_scope);
-  while (step < plan.steps) {
+  while (steps_done < plan.steps) {
     co_await train_step();
     co_await checkpoints.after_step();
   }
-  (void)co_await optimizer->address().ask(DrainOptimizer{});
-  co_await arrays.read_back();
+  co_await step->drain();
+  co_await take_end_state();
   // No rank leaves while others may still need what it sends.
-  GradientNorm last;
-  last.first_bad_element = -1;
-  (void)co_await collectives.address().ask(
-      AllReduceNorm{steps_here() * (plan.units + 1) + checkpoints.agreements(), last});
+  (void)co_await of_all_ranks({std::byte{1}});
 }
 
 Task<> TrainingRank::train_step() {
-  const std::optional<int> batch = co_await prefetch.address().ask(NextBatch<int>{});
-  run.require(batch.has_value() && *batch == batch_of(step, rank),
-              "rank {} got batch {} at step {}", rank, batch.value_or(-1), step);
-  run.world.note("step", rank, step);
-  for (std::uint32_t u = 0; u < plan.units; ++u) {
-    co_await forward(u);
+  run.world.note("step", rank, steps_done);
+  const TrainStep::Update update = plan.update_after(reference.applied[steps_done]);
+  step->begin(static_cast<std::int64_t>(steps_done) + 1, plan.micro_steps, update);
+  for (std::uint64_t a = 0; a < plan.micro_steps; ++a) {
+    const std::uint64_t number = steps_done * plan.micro_steps + a;
+    const std::optional<int> batch = co_await prefetch.address().ask(NextBatch<int>{});
+    run.require(batch == batch_of(number), "rank {} got batch {} for {}", rank, batch.value_or(-1),
+                number);
+    const MicroBatchId id{.step = steps_done, .number = a * plan.ranks + rank};
+    co_await step->forward(
+        std::make_shared<NumberBatch>(run, plan, reference, id, std::exchange(breaks_at, {})));
+    co_await step->backward(plan.loss_gradient());
   }
-  std::vector<GradientNorm> norms(plan.units);
-  ahead = update_step(step, nullptr, plan);
-  const WatchedScope watched(run);
-  co_await with_scope(
-      [](Scope& scope, TrainingRank* self, int b, GradientNorm* out, Scope** seen) -> Task<> {
-        *seen = &scope;
-        for (std::uint32_t v = 0; v < self->plan.units; ++v) {
-          scope.spawn("backward", &TrainingRank::backward, self, self->plan.units - 1 - v, v, b,
-                      out + v);
-        }
-        co_return;
-      },
-      this, *batch, norms.data(), watched.place());
-  GradientNorm local;
-  for (const GradientNorm& norm : norms) {
-    local.merge(norm);
+  const std::vector<float> losses = co_await step->losses();
+  for (std::uint64_t a = 0; a < plan.micro_steps; ++a) {
+    run.require(losses[a] == loss_of({.step = steps_done, .number = a * plan.ranks + rank}),
+                "rank {} read back loss {} of micro-step {}", rank, losses[a], a);
   }
-  const GradientNorm norm =
-      co_await collectives.address().ask(AllReduceNorm{first_sequence() + plan.units, local});
-  update = update_step(step, &norm, plan);
-  for (std::uint32_t u = 0; u < plan.units; ++u) {
-    co_await optimizer->address().send(UpdateUnit{u, &update, u, steps_here() + 1});
+  if (plan.shares_early) {
+    (void)co_await of_all_ranks({std::byte{0}});
   }
-  ++step;
+  check_verdict(co_await step->finish(update));
+  ++steps_done;
 }
 
-Task<> TrainingRank::forward(std::uint32_t u) {
-  const std::uint64_t first = steps_here() * plan.visits();
-  const ParameterShardAddress shard = shards[u]->address();
-  const auto* block =
-      reinterpret_cast<const float*>(co_await shard.ask(AcquireUnit{steps_here(), first + u}));
-  volatile float seen = block[0];
-  static_cast<void>(seen);
-  co_await sleep_for(microseconds(random.between(0, 30)));
-  co_await shard.send(ReleaseUnit{first + plan.visits() - 1 - u});
-}
-
-Task<> TrainingRank::backward(std::uint32_t u, std::uint32_t visit, int batch, GradientNorm* norm) {
-  const std::uint64_t ticket = steps_here() * plan.visits() + plan.units + visit;
-  const std::uint64_t gradient_ticket = steps_here() * plan.units + visit;
-  const ParameterShardAddress shard = shards[u]->address();
-  const GradientBucketAddress bucket = buckets[u]->address();
-  // When another unit's backward has failed, this one ends, too: its reduction may never come.
-  const StopToken stop = co_await current_stop_token();
-  const std::byte* block = co_await shard.ask(AcquireUnit{steps_here(), ticket}, stop);
-  std::byte* gradient = co_await bucket.ask(AcquireGradient{gradient_ticket}, stop);
-  co_await gradient_on_device(block, gradient, u, batch);
-  co_await shard.send(ReleaseUnit{}, stop);
-  // The order in which gradients get ready differs from rank to rank; that of reductions must not.
-  co_await sleep_for(microseconds(random.between(0, 60)));
-  const GradientReady ready{true, true, first_sequence() + visit};
-  *norm = co_await bucket.ask(ready, stop);
-  if (random.chance(0.7) && plan.homes[u] == Home::kMemory) {
-    co_await optimizer->address().send(UpdateUnit{.unit = u,
-                                                  .steps = &ahead,
-                                                  .deadline = u,
-                                                  .new_version = steps_here() + 1,
-                                                  .speculative = true},
-                                       stop);
+void TrainingRank::check_verdict(const Verdict& verdict) {
+  const double expected = reference.norms[steps_done];
+  const bool is_skipped = std::isnan(expected);
+  run.require(is_skipped == (verdict.outcome == StepOutcome::kSkip),
+              "rank {} skips step {}, or does not", rank, steps_done);
+  run.require(is_skipped || verdict.norm.value == expected, "rank {} has the norm {} instead of {}",
+              rank, verdict.norm.value, expected);
+  if (is_skipped) {
+    run.require(verdict.norm.bad_parameter == fmt::format("unit {}", plan.bad->unit),
+                "rank {} blames {} for the step that is skipped", rank, verdict.norm.bad_parameter);
   }
 }
 
-// Weights in, a kernel, gradients out, each on a stream of its own.
-Task<> TrainingRank::gradient_on_device(const std::byte* block, std::byte* gradient,
-                                        std::uint32_t u, int batch) {
-  const std::size_t elements = plan.elements[u];
-  DeviceBuffer in = device.allocate(elements * 4);
-  DeviceBuffer out = device.allocate(elements * 4);
-  copies.to_device(in.data(), {block, elements * 4});
-  compute.wait(copies.record());
-  const auto* weight = reinterpret_cast<const float*>(in.data());
-  auto* made = reinterpret_cast<float*>(out.data());
-  const std::uint32_t own = rank;
-  compute.launch("backward", {.flops = static_cast<double>(elements * (1 + random.below(60)))},
-                 [weight, made, elements, batch, own](void*) {
-                   for (std::size_t i = 0; i < elements; ++i) {
-                     made[i] = gradient_of(weight[i], batch, own);
-                   }
-                 });
-  results.wait(compute.record());
-  results.to_host({gradient, elements * 4}, out.data());
-  const DeviceEvent done = results.record();
-  co_await done.wait();
+Task<> TrainingRank::take_end_state() {
+  for (std::size_t unit = 0; unit < plan.units(); ++unit) {
+    const HostState state =
+        co_await training->loader().state_of(unit, training->optimizer().state_of(unit).buffers);
+    auto& arrays = end_state.emplace_back(3, std::vector<float>(layout.slice_elements(unit)));
+    read_master(state.buffers, arrays[0].data(), 0, arrays[0].size());
+    for (std::size_t k = 0; k < 2; ++k) {
+      read_state(state.buffers, k, arrays[k + 1].data(), 0, arrays[k + 1].size());
+    }
+  }
 }
 
 Task<> TrainingRank::read_data() {
@@ -325,15 +194,6 @@ Task<> TrainingRank::read_data() {
   run.require(got == bytes.size(), "rank {} read {} of {} bytes of data", rank, got, bytes.size());
   co_await io.close(std::move(file));
   data = std::move(bytes);
-}
-
-std::span<const float> TrainingRank::array_of(std::uint32_t unit, std::uint32_t array) const {
-  const UpdateBuffers& buffers = optimizer->state_of(unit).buffers;
-  const float* values = plan.homes[unit] != Home::kMemory
-                            ? arrays.memory(unit, static_cast<RankArrays::Kind>(array))
-                        : array == 0 ? buffers.whole_master()
-                                     : static_cast<const float*>(buffers.state[array - 1]);
-  return {values, plan.layout(unit).shard_elements};
 }
 
 std::string TrainingRank::failure() const {

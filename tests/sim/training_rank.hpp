@@ -1,68 +1,31 @@
-// tests/sim/training_rank.hpp — one rank of a rehearsed training: the real actors on simulated net,
-// disk, device and pool.
+// tests/sim/training_rank.hpp — one rank of a rehearsed training: the Rank, the TrainStep and the
+// checkpoint writer that ship, on simulated net, disk, device, pools and lane.
 //
-// The model is plain numbers: forward looks at the weights, "backward" makes gradients of them and
-// of the rank's batch on the device. The same training in plain loops is Reference.
+// What stands in for the engine around them is main(): it loads, makes step after step of
+// micro-batches of numbers (number_batch.hpp), and compares each verdict with the reference's.
 #pragma once
 
-#include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "actors/collectives/hosts/hosts_backend.hpp"
 #include "actors/data_prefetch.hpp"
-#include "actors/gradient_bucket.hpp"
-#include "actors/memory/arena.hpp"
-#include "actors/optimizer/cpu_optimizer.hpp"
-#include "runtime/device/sim_device.hpp"
+#include "engine/rank/rank.hpp"
+#include "engine/step/train_step.hpp"
 #include "runtime/io/file_io.hpp"
 #include "runtime/sim/sim_files.hpp"
+#include "runtime/sim/sim_lane.hpp"
 #include "runtime/sim/sim_net.hpp"
 #include "runtime/sim/sim_pool.hpp"
 #include "tests/sim/harness.hpp"
-#include "tests/sim/rank_arrays.hpp"
+#include "tests/sim/number_batch.hpp"
 #include "tests/sim/rank_checkpoints.hpp"
+#include "tests/sim/training_plan.hpp"
 #include "tests/support/sim_host.hpp"
 
 namespace tandem::sim_test {
-
-/// Where a unit lies: all of it in memory; master and moments in the rank's file; weights and
-/// gradients, too.
-enum class Home : std::uint8_t { kMemory, kStateInFile, kAllInFile };
-
-struct Plan {
-  std::uint32_t hosts = 2;
-  std::uint32_t ranks = 2;  // on all hosts together
-  std::uint32_t units = 3;
-  std::uint64_t steps = 3;
-  std::size_t slots = 2;
-  std::vector<std::size_t> elements;  // by unit
-  std::vector<Home> homes;            // likewise
-  std::uint64_t save_every = 1;
-  std::uint64_t save_steps = 0;  // that a save is beside, after the next one
-
-  [[nodiscard]] UnitLayout layout(std::uint32_t unit) const {
-    return UnitLayout::make(elements[unit], ranks);
-  }
-  [[nodiscard]] bool saves_after(std::uint64_t step) const noexcept {
-    return step % save_every == 0;
-  }
-  [[nodiscard]] std::uint64_t visits() const { return 2 * std::uint64_t{units}; }  // per step
-};
-
-float initial_weight(std::uint32_t unit, std::size_t i);
-float gradient_of(float weight, int batch, std::uint32_t rank);
-int batch_of(std::uint64_t step, std::uint32_t rank);
-/// `norm`: null for the constants without clipping.
-UpdateStep update_step(std::uint64_t step, const GradientNorm* norm, const Plan& plan);
-
-/// The state after each step, in plain loops.
-struct Reference {
-  explicit Reference(const Plan& plan);
-  using Arrays = std::array<std::vector<float>, 3>;  // master and moments, [element]
-  std::vector<std::vector<Arrays>> after;            // [steps done][unit]
-};
 
 /// Writes down what a rank issues.
 class RecordingBackend final : public CollectiveBackend {
@@ -104,70 +67,67 @@ class RecordingBackend final : public CollectiveBackend {
 
 class TrainingRank {
  public:
-  TrainingRank(Run& run, const Plan& plan, std::uint32_t rank, SimNet& links, SimHost& host,
-               SimDisk& disk, SimFiles::Faults faults, CheckpointMeeting& meeting);
+  TrainingRank(Run& run, const Plan& plan, const Reference& reference, std::uint32_t rank,
+               SimNet& links, SimHost& host, SimDisk& disk, SimFiles::Faults faults,
+               CheckpointMeeting& meeting);
 
   void start();
   [[nodiscard]] bool ended() const noexcept {
-    return main_scope.running() == 0 && actors_scope.running() == 0;
+    return main_scope.running() == 0 && training->scope().running() == 0;
   }
   /// Returns the error that ended the rank; empty: it had none.
   [[nodiscard]] std::string failure() const;
   /// The rank that its failure names.
   [[nodiscard]] std::uint32_t failed_rank() const;
+  /// Its device; null: the CPU computes.
+  [[nodiscard]] SimDevice* device() noexcept {
+    return accelerator ? static_cast<SimDevice*>(&accelerator->device()) : nullptr;
+  }
+  /// All ranks' bytes, in rank order. A collective.
+  Task<std::vector<std::byte>> of_all_ranks(std::vector<std::byte> mine);
 
   Run& run;
   const Plan& plan;
+  const Reference& reference;
   std::uint32_t rank;
   Random random;
-  Scope actors_scope;
+  EventLoop& loop;
   Scope main_scope;
-  SimPool workers;
-  CpuPool pool;
+  SimPool optimizer_workers;
+  SimPool copy_workers;
+  CpuPool optimizer_pool;
+  CpuPool copy_pool;
+  SimLane lane;
   Net net;
-  SimDevice device;
   FileIo io;
   std::unique_ptr<HostLevel> local;
   HostsBackend over_hosts;
-  RankArrays arrays;
-  RecordingBackend backend;
-  Collectives collectives;
-  HostBuffer gather_memory, gradient_memory;
-  std::unique_ptr<SlotPool> gather_slots, gradient_slots;
-  std::vector<HostBuffer> shadows;
-  std::vector<std::unique_ptr<ParameterShard>> shards;
-  std::vector<std::unique_ptr<GradientBucket>> buckets;
-  std::unique_ptr<CpuOptimizer> optimizer;
-  std::vector<std::byte> data;  // the batches'
+  std::unique_ptr<Accelerator> accelerator;  // null: the CPU computes
+  std::unique_ptr<CollectiveBackend> backend;
+  RecordingBackend* recorded = nullptr;  // in it
+  Model model;
+  Config config;
+  RankOptions options;
+  RankLayout layout;
+  std::optional<Rank> training;
+  std::optional<TrainStep> step;  // from the end of loading on
+  std::vector<std::byte> data;    // the batches'
   DataPrefetch<int> prefetch;
-  DeviceStream copies, compute, results;
   RankCheckpoints checkpoints;
   std::uint64_t first_step = 0;  // that this start makes
-  std::uint64_t step = 0;
-  UpdateStep update;
-  UpdateStep ahead;          // ahead of the verdict, which may differ
-  std::exception_ptr cause;  // the cause of its end, if it failed
+  std::uint64_t steps_done = 0;
+  std::optional<std::size_t> breaks_at;                    // a visit of the step that begins next
+  std::vector<std::vector<std::vector<float>>> end_state;  // [unit][array] of this rank's slice
+  std::exception_ptr cause;                                // the cause of its end, if it failed
   TimePoint ended_at;
-
-  /// Returns the master, or a moment, of this rank's slice once the rank has ended.
-  [[nodiscard]] std::span<const float> array_of(std::uint32_t unit, std::uint32_t array) const;
-  /// Returns how many steps this start has made.
-  [[nodiscard]] std::uint64_t steps_here() const noexcept { return step - first_step; }
-  /// Returns the sequence number of the step's first collective.
-  [[nodiscard]] std::uint64_t first_sequence() const noexcept {
-    return steps_here() * (plan.units + 1) + checkpoints.agreements();
-  }
 
  private:
   static Task<> main(TrainingRank* self);
   Task<> train();
   Task<> train_step();
-  Task<> forward(std::uint32_t unit);
-  Task<> backward(std::uint32_t unit, std::uint32_t visit, int batch, GradientNorm* norm);
-  Task<> gradient_on_device(const std::byte* block, std::byte* gradient, std::uint32_t unit,
-                            int batch);
+  void check_verdict(const Verdict& verdict);
   Task<> read_data();
-  CpuOptimizer::Unit make_unit(std::uint32_t unit);
+  Task<> take_end_state();
 };
 
 }  // namespace tandem::sim_test
