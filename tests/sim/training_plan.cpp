@@ -170,9 +170,9 @@ Reference::Reference(const Plan& plan) {
   applied.push_back(0);
   for (std::size_t u = 0; u < plan.units(); ++u) {
     const auto count = static_cast<std::int64_t>(plan.elements[u]);
-    std::vector<float> master;
+    std::vector<float> master(plan.elements[u]);
     for (std::int64_t i = 0; i < count; ++i) {
-      master.push_back(initial_weight(u, i));
+      master[static_cast<std::size_t>(i)] = initial_weight(u, i);
     }
     const std::vector<float> zeros(master.size());
     after.back().push_back({std::move(master), zeros, zeros});

@@ -287,9 +287,9 @@ SimDisk disk_with_data(const Plan& plan) {
   disk.put_folder(RankCheckpoints::kParent);
   disk.put_folder(".");
   for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
-    std::vector<std::byte> data;
-    for (std::uint64_t number = 0; number < plan.steps * plan.micro_steps; ++number) {
-      data.push_back(static_cast<std::byte>(batch_of(number)));
+    std::vector<std::byte> data(plan.steps * plan.micro_steps);
+    for (std::uint64_t number = 0; number < data.size(); ++number) {
+      data[number] = static_cast<std::byte>(batch_of(number));
     }
     disk.put(fmt::format("data {}", rank), data);
   }
