@@ -203,7 +203,7 @@ CAMPAIGNS = [
              "200 keep every promise",
              "$BIN/test_sim --many-hosts --seeds 200", "$BIN/test_sim --many-hosts --seeds 6",
              line(r"^\d+ seeds keep every promise")),
-    same("planted_bugs", "bugs planted in runtime and actors", "all found by the simulator",
+    same("planted_bugs", "bugs planted in runtime, actors and the core of the engine", "all found by the simulator",
          gtest("test_sim", "Each/PlantedBugs.*"), planted_bugs),
     Campaign("asan", "tests under AddressSanitizer and UBSan", "0 reports",
              "./tandem build asan && ctest --test-dir build/asan -j2", None, ctest),

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "actors/kernels/update/state_memory.hpp"
+#include "runtime/util/build.hpp"
 #include "tests/support/process/variable.hpp"
 
 namespace tandem {
@@ -117,6 +118,9 @@ TEST(UpdateSpeed, CountsWhatAnUpdateReadsAndWrites) {
 }
 
 TEST(UpdateSpeed, IsMeasuredWithTheRealKernel) {
+  if (kAddressSanitizer || kThreadSanitizer) {
+    GTEST_SKIP() << "a sanitizer's speed is no processor's, and takes minutes";
+  }
   UpdateKernel kernel{.threads = 1};
   kernel.weight = kernel.gradient = DType::kBF16;
   EXPECT_GT(measure_update_speed(kernel), 1e7);
