@@ -237,7 +237,8 @@ TEST_F(StatusServerTest, AFileThatAKilledProcessLeftIsReplaced) {
   const int left = ::socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un at{};
   at.sun_family = AF_UNIX;
-  path().copy(at.sun_path, sizeof(at.sun_path) - 1);
+  const SocketPath socket(path());
+  socket.address.copy(at.sun_path, sizeof(at.sun_path) - 1);
   ASSERT_EQ(::bind(left, reinterpret_cast<const sockaddr*>(&at), sizeof(at)), 0);
   ::close(left);
   with_server(path(), [](const std::string& address) {
