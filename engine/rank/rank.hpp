@@ -68,15 +68,15 @@ struct Busy {
   double disk_s = 0;  // of NVMe
 };
 
-/// What a rank works with. All of it outlives the rank.
+/// The threads, the device and the connections that a rank works with; they outlive it.
 struct RankParts {
   EventLoop* loop = nullptr;
   CpuPool* optimizer_pool = nullptr;
   CpuPool* copy_pool = nullptr;
   Accelerator* accelerator = nullptr;  // null: the CPU computes
   CollectiveBackend* backend = nullptr;
-  // Of the ranks that hold the same slice of the experts, which the rank starts and closes; null:
-  // every rank has all experts.
+  // The actor for the ranks that hold the same slice of the experts; the rank starts and closes it.
+  // Null: every rank has all experts.
   Collectives* expert_collectives = nullptr;
   CommsLog* comms_log = nullptr;                       // null: nothing is counted
   std::function<void(int threads)> prepare_lane = {};  // ComputeQueue::prepare()

@@ -49,7 +49,7 @@ class TensorBatch final : public MicroBatch {
   [[nodiscard]] std::span<std::byte> make_boundary(std::size_t b, std::byte* room) override;
   void take_boundary(std::size_t b) override;
 
-  /// What the last segment of an inference gave, on the device.
+  /// The tensor that the last segment of an inference gave, on the device.
   [[nodiscard]] const at::Tensor& result() const noexcept { return result_; }
 
  private:

@@ -6,8 +6,8 @@
 // Segments run in order; the boundary between two of them is one activation tensor, detached, so
 // the engine drives each segment's backward itself. A weight may be used by several segments (tied
 // embeddings): its unit is then gathered for each of them.
-// What runs a segment is a Segment (engine/tensors/segment.hpp), which computes with tensors; plans
-// and the schedule read the shapes here alone.
+// A Segment (engine/tensors/segment.hpp) runs a segment, with tensors; plans and the schedule read
+// the shapes here alone.
 #pragma once
 
 #include <cstddef>

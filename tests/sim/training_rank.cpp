@@ -10,13 +10,14 @@ namespace tandem::sim_test {
 namespace {
 
 using std::chrono::microseconds;
+constexpr std::size_t kDeviceBytes = std::size_t{1} << 23;
 
 std::unique_ptr<Accelerator> make_device(const Plan& plan, EventLoop& loop, Random& random) {
   if (!plan.on_device) {
     return nullptr;
   }
   return std::make_unique<Accelerator>(std::make_unique<SimDevice>(
-      loop, SimDevice::Options{.memory_bytes = 1 << 23,
+      loop, SimDevice::Options{.memory_bytes = kDeviceBytes,
                                .compute_flops_per_s = 1e9 + 1e9 * random.uniform(),
                                .memory_bytes_per_s = 1e9 + 1e9 * random.uniform(),
                                .to_device_bytes_per_s = 1e9,
@@ -24,7 +25,7 @@ std::unique_ptr<Accelerator> make_device(const Plan& plan, EventLoop& loop, Rand
 }
 
 RankShape shape_on(RankShape shape, const Accelerator* accelerator) {
-  shape.device_bytes = accelerator != nullptr ? 1 << 23 : 0;
+  shape.device_bytes = accelerator != nullptr ? kDeviceBytes : 0;
   return shape;
 }
 

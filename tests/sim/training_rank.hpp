@@ -1,8 +1,8 @@
 // tests/sim/training_rank.hpp — one rank of a rehearsed training: the Rank, the TrainStep and the
 // checkpoint writer that ship, on simulated net, disk, device, pools and lane.
 //
-// What stands in for the engine around them is main(): it loads, makes step after step of
-// micro-batches of numbers (number_batch.hpp), and compares each verdict with the reference's.
+// main() stands in for the engine around them: it loads, makes step after step of micro-batches of
+// numbers (number_batch.hpp), and compares each verdict with the reference's.
 #pragma once
 
 #include <memory>

@@ -32,7 +32,7 @@ enum class Fault {
   kIoError
 };
 
-/// Of a device only where there is one; a full disk only where nothing but saves needs it.
+/// Draws the fault; where there is no device, a visit fails instead of it.
 Fault draw_fault(const Plan& plan, Random& random) {
   if (random.chance(0.4)) {
     return Fault::kNone;
@@ -197,11 +197,10 @@ struct Training {
         for (std::size_t array = 0; array < 3; ++array) {
           const std::vector<float>& whole = reference.after[plan.steps][unit][array];
           const std::vector<float>& mine = rank->end_state[unit][array];
-          const std::size_t held =
-              std::min(mine.size(), whole.size() - std::min(begin, whole.size()));
-          run.require(std::ranges::equal(std::span(mine).first(held),
-                                         std::span(whole).subspan(
-                                             whole.size() < begin ? whole.size() : begin, held)),
+          const std::span<const float> rest =
+              std::span(whole).subspan(std::min(begin, whole.size()));
+          const std::size_t held = std::min(mine.size(), rest.size());
+          run.require(std::ranges::equal(std::span(mine).first(held), rest.first(held)),
                       "rank {}, unit {}, array {}: the state differs from the reference after a "
                       "start at step {}",
                       rank->rank, unit, array, rank->first_step);
