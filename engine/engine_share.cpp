@@ -96,12 +96,11 @@ Task<std::vector<std::byte>> Engine::Impl::of_all_ranks(std::vector<std::byte> m
     co_return mine;
   }
   std::vector<std::byte> all(mine.size() * world);
-  std::vector<std::byte> pieces;
   for (std::size_t begin = 0; begin < mine.size(); begin += kExchangeBytes) {
     const auto piece =
         std::span(mine).subspan(begin, std::min(kExchangeBytes, mine.size() - begin));
-    pieces.resize(piece.size() * world);
-    co_await step.exchange(piece, pieces.data());
+    const std::vector<std::byte> pieces =
+        co_await step.exchange(std::vector(piece.begin(), piece.end()));
     for (std::size_t r = 0; r < world; ++r) {
       std::copy_n(pieces.data() + r * piece.size(), piece.size(),
                   all.data() + r * mine.size() + begin);

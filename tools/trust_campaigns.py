@@ -203,6 +203,10 @@ CAMPAIGNS = [
              "200 keep every promise",
              "$BIN/test_sim --many-hosts --seeds 200", "$BIN/test_sim --many-hosts --seeds 6",
              line(r"^\d+ seeds keep every promise")),
+    Campaign("each_fault", "eight small trainings, again and again: each visit, kernel, copy and file call fails once, and each rank dies "
+             "and is stopped before each of its turns",
+             "8 keep every promise: the rank is named, nothing is left, and the next start has the reference's weights",
+             "$BIN/test_sim --each-fault --seeds 8", "$BIN/test_sim --each-fault --seeds 2", line(r"^\d+ seeds keep every promise")),
     same("planted_bugs", "bugs planted in runtime, actors and the core of the engine", "all found by the simulator",
          gtest("test_sim", "Each/PlantedBugs.*"), planted_bugs),
     Campaign("asan", "tests under AddressSanitizer and UBSan", "0 reports",

@@ -212,6 +212,13 @@ Task<GradientNorm> Collectives::carry_out(AllReduceNorm request) {
   co_return merge_norms(norms_);
 }
 
+Task<std::vector<std::byte>> Collectives::carry_out(Exchange request) {
+  std::vector<std::byte> all(request.mine.size() * options_.backend->world());
+  co_await options_.backend->exchange(
+      {.mine = request.mine.data(), .all = all.data(), .bytes = request.mine.size()});
+  co_return all;
+}
+
 void Collectives::fail_all(std::exception_ptr error) {
   if (failed_ == nullptr) {
     record_blame(error);

@@ -10,7 +10,8 @@
 // States of a sequence: idle -> issuing -> idle ...; -> failed, permanently: after an error of the
 // backend every operation held or asked for later fails with it, in both sequences, and so does the
 // scope.
-// Buffers: those of an operation are lent from the request until its reply.
+// Buffers: those of an operation are lent until it ends, which is at its reply, but later where the
+// actor is stopped: so they are of what outlives the actor. An Exchange has buffers of its own.
 #pragma once
 
 #include <cstddef>
@@ -87,14 +88,14 @@ struct AllReduceAdd {
   }
 };
 
+/// The reply is `mine` of every rank, in rank order; all have equally much, at most kExchangeBytes.
 struct Exchange {
-  using Reply = void;
-  static constexpr auto kCarriedOutBy = &CollectiveBackend::exchange;
+  using Reply = std::vector<std::byte>;
   static constexpr auto kWhat = flight::Kind::kExchange;
   std::uint64_t order = 0;
-  ExchangeArguments arguments;
+  std::vector<std::byte> mine;
   [[nodiscard]] std::uint64_t bytes(std::uint32_t world) const noexcept {
-    return arguments.bytes * world;
+    return mine.size() * world;
   }
 };
 
@@ -211,6 +212,7 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
     return (options_.backend->*Request::kCarriedOutBy)(request.arguments);
   }
   Task<GradientNorm> carry_out(AllReduceNorm request);
+  Task<std::vector<std::byte>> carry_out(Exchange request);
   [[nodiscard]] Name name_of(flight::Kind what, std::uint32_t unit) const;
   void trace_operation(const flight::Entry& entry, Name track, Name name,
                        std::int64_t began_ns) const;

@@ -21,7 +21,9 @@ HostBuffer::HostBuffer(std::size_t bytes, Options options) : bytes_(bytes) {
   if (bytes == 0) {
     return;
   }
-  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped =
+      ::mmap(nullptr, bytes, options.has_memory ? PROT_READ | PROT_WRITE : PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | (options.has_memory ? 0 : MAP_NORESERVE), -1, 0);
   if (mapped == MAP_FAILED) {
     const int error = errno;
     throw failure(ExitCode::kRefused, "memory",
@@ -29,7 +31,7 @@ HostBuffer::HostBuffer(std::size_t bytes, Options options) : bytes_(bytes) {
                   bytes, std::strerror(error));
   }
   data_ = static_cast<std::byte*>(mapped);
-  if (options.huge_pages && bytes >= kHugePageBytes) {
+  if (options.has_memory && options.huge_pages && bytes >= kHugePageBytes) {
     (void)::madvise(mapped, bytes,
                     MADV_HUGEPAGE);  // advice: a kernel without them says no, and all is well
   }

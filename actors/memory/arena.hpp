@@ -3,7 +3,8 @@
 // One mapping per buffer, page aligned (so any SIMD or DMA alignment holds), zero-filled by the
 // kernel on first touch. Large buffers are advised to use huge pages: the update kernels walk five
 // arrays at once, and with 4 KiB pages their TLB misses cost 8 % of the time.
-// Invariant: `data()` stays where it is and is readable and writable until the buffer is destroyed.
+// Invariant: `data()` stays where it is and is readable and writable (if it has memory) until the
+// buffer is destroyed.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +16,7 @@ class HostBuffer {
  public:
   struct Options {
     bool huge_pages = true;  // advice only; ignored where the system has none
+    bool has_memory = true;  // false: addresses alone; a read or write of them ends the program
   };
 
   HostBuffer() = default;

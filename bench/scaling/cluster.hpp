@@ -11,7 +11,7 @@
 // neighbours would send it is what it sends them; in a ring that comes from the place before, so
 // it arrives in the ring in which this rank has the next place. A collective costs as many messages
 // as one rank sends, instead of all that travel.
-// Nothing is in the messages: the bench measures a schedule. Buffers are never touched.
+// Nothing is in the messages: the bench measures a schedule. Buffers are addresses without memory.
 // Thread rule: the world's thread. Lives as long as what attach() gave.
 #pragma once
 

@@ -1,267 +1,117 @@
 #include "bench/scaling/scaled_rank.hpp"
 
-#include <algorithm>
 #include <utility>
 
-#include <sys/mman.h>
-
-#include "actors/kernels/update/state_memory.hpp"
-#include "engine/config/config.hpp"
 #include "engine/metrics/flops.hpp"
-#include "runtime/sleep.hpp"
-#include "runtime/util/check.hpp"
 
 namespace tandem::bench {
 namespace {
-
-constexpr std::size_t kAddressBytes = std::size_t{1} << 41;
 
 double seconds_between(TimePoint from, TimePoint to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
+Duration virtual_time(double seconds) { return Duration(static_cast<std::int64_t>(seconds * 1e9)); }
+
 /// bf16, Adam on the host with a shadow for every unit.
-RankShape shape_of(const RankWork& work) {
+RankOptions options_of(const RankWork& work) {
   EngineOptions options{.plans_run = false, .device = DeviceKind::kSim};
   options.activation_checkpointing = work.recomputes;
-  return {
-      .engine = options, .type = DType::kBF16, .shadows = {.units = SIZE_MAX, .bytes = SIZE_MAX}};
+  options.overlap = Overlap::kFull;
+  options.speculate = Speculate::kOn;
+  ZeroConfig zero;
+  zero.stage = work.stage;
+  return {.shape = {.engine = options,
+                    .type = DType::kBF16,
+                    .shadows = {.units = SIZE_MAX, .bytes = SIZE_MAX}},
+          .zero = zero};
 }
 
-ZeroConfig zero_of(int stage) {
-  ZeroConfig zero;
-  zero.stage = stage;
-  return zero;
+std::unique_ptr<SimDevice> make_device(EventLoop& loop, const Machine& machine) {
+  return std::make_unique<SimDevice>(
+      loop,
+      SimDevice::Options{.memory_bytes = std::uint64_t{1} << 46,  // as much as there is use for
+                         .memory_bytes_per_s = machine.memory_bytes_per_s,
+                         .to_device_bytes_per_s = machine.bus_bytes_per_s,
+                         .to_host_bytes_per_s = machine.bus_bytes_per_s,
+                         .acts = false,
+                         .has_memory = false});
+}
+
+std::vector<Duration> times_of_visits(const RankWork& work, double flops_per_s) {
+  constexpr double kLaunchS = 3e-6;
+  std::vector<Duration> times;
+  const std::size_t segments = work.model->segments.size();
+  for (std::size_t v = 0; v < 2 * segments; ++v) {
+    const bool is_forward = v < segments;
+    const double flops = work.flops_of(is_forward ? v : 2 * segments - 1 - v,
+                                       is_forward ? Phase::kForward : Phase::kBackward);
+    times.push_back(virtual_time(kLaunchS + flops / flops_per_s));
+  }
+  return times;
 }
 
 }  // namespace
 
-double RankWork::flops_of(const Visit& visit) const {
-  const SegmentShape shape = segment_shape(*model, visit.segment);
-  return visit.phase == Phase::kForward ? forward_flops(shape, rows, length)
-                                        : backward_flops(shape, rows, length, recomputes);
-}
-
-Addresses::Addresses()
-    : begin_(static_cast<std::byte*>(::mmap(nullptr, kAddressBytes, PROT_NONE,
-                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
-  TANDEM_CHECK(begin_ != MAP_FAILED, "addresses without memory cost nothing");
-}
-
-Addresses::~Addresses() { ::munmap(begin_, kAddressBytes); }
-
-std::byte* Addresses::take(std::size_t bytes) {
-  std::byte* const taken = begin_ + used_;
-  used_ += (bytes + 4095) / 4096 * 4096;
-  TANDEM_CHECK_LE(used_, kAddressBytes, "a rank's buffers have room");
-  return taken;
-}
-
-Task<> TimedUpdates::run(UpdateSlice slice) {
-  UpdatedUnit unit = *slice.unit;
-  double bytes = 0;
-  visit_arrays(unit, slice.pass, [&](auto*& array, const ArrayUse& use) {
-    if (array != nullptr) {
-      bytes += (use.read + use.written) * use.bytes_of(slice.end - slice.begin);
-    }
-  });
-  free_at_ = std::max(free_at_, EventLoop::current().now()) +
-             Duration(static_cast<std::int64_t>(bytes / bytes_per_s_ * 1e9));
-  co_await sleep_until(free_at_);
+double RankWork::flops_of(std::size_t segment, Phase phase) const {
+  const SegmentShape shape = segment_shape(*model, segment);
+  return phase == Phase::kForward ? forward_flops(shape, rows, length)
+                                  : backward_flops(shape, rows, length, recomputes);
 }
 
 ScaledRank::ScaledRank(SimWorld& world, Cluster& cluster, const Machine& machine,
                        const RankWork& work, std::uint32_t rank)
     : work_(work),
-      layout_(*work.model, shape_of(work), zero_of(work.stage), cluster.world(), rank),
-      plan_(StepPlan::training(layout_.model, layout_.classes, 1)),
+      options_(options_of(work)),
+      layout_(*work.model, options_.shape, options_.zero, cluster.world(), rank),
+      visits_(times_of_visits(work, machine.compute_flops_per_s * work.share_of_peak)),
       loop_(world.loop(rank)),
-      actors_scope_(loop_, Name("actors")),
       main_scope_(loop_, Name("main")),
-      device_(loop_, {.compute_flops_per_s = machine.compute_flops_per_s * work.share_of_peak,
-                      .memory_bytes_per_s = machine.memory_bytes_per_s,
-                      .to_device_bytes_per_s = machine.bus_bytes_per_s,
-                      .to_host_bytes_per_s = machine.bus_bytes_per_s,
-                      .acts = false}),
-      compute_(device_.stream("compute")),
+      accelerator_(make_device(loop_, machine)),
+      backend_(cluster.attach(rank, accelerator_.device())),
       workers_(world, rank, {}),
       pool_(loop_, {.threads = 1, .driver = &workers_}),
-      backend_(cluster.attach(rank, device_)),
-      collectives_({.backend = backend_.get()}),
-      updates_(machine.host_memory_bytes_per_s / Machine::kRanks),
-      weight_pools_(make_pools("gather slots", layout_.sizes.weight_pools)),
-      gradient_pools_(make_pools("gradient slots", layout_.sizes.gradient_pools)),
-      deadlines_(StepPlan::inference(layout_.model, layout_.classes)
-                     .first_visits(layout_.model.units.size())),
-      has_shadow_(layout_.model.units.size()),
-      constants_(UpdateStep::make(layout_.shape.update, 1, 1)),
-      gradient_ticket_(layout_.classes.gradients.pools()) {
-  for (const std::size_t unit : layout_.sizes.shadows) {
-    has_shadow_[unit] = true;
-  }
-  std::vector<CpuOptimizer::Unit> units;
-  units.reserve(layout_.model.units.size());
-  for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
-    units.push_back(make_unit(unit));
-  }
-  gatherer_.emplace(shards_, layout_.classes.weights.pools(), main_scope_, /*run_ahead=*/true);
-  optimizer_ = std::make_unique<CpuOptimizer>(
-      CpuOptimizer::Options{.pool = &pool_, .units = std::move(units)});
+      lane_(world, rank,
+            {.time_of =
+                 [this](std::uint64_t n) {
+                   // The first function prepares the lane.
+                   return n == 0 ? Duration(0) : visits_[(n - 1) % visits_.size()];
+                 }}),
+      updates_(machine.host_memory_bytes_per_s / Machine::kRanks) {
+  rank_.emplace(layout_, options_,
+                RankParts{.loop = &loop_,
+                          .optimizer_pool = &pool_,
+                          .copy_pool = &pool_,
+                          .accelerator = &accelerator_,
+                          .backend = backend_.get(),
+                          .lane_driver = &lane_,
+                          .host_updates = &updates_,
+                          .has_memory = false});
 }
-
-std::vector<std::unique_ptr<SlotPool>> ScaledRank::make_pools(Name name,
-                                                              const std::vector<PoolSizes>& sizes) {
-  std::vector<std::unique_ptr<SlotPool>> pools;
-  pools.reserve(sizes.size());
-  for (const PoolSizes& size : sizes) {
-    pools.push_back(size.slots == 0
-                        ? nullptr
-                        : std::make_unique<SlotPool>(SlotPool::Options{
-                              .name = name,
-                              .memory = addresses_.take(size.bytes()),
-                              .slot_bytes = size.slot_bytes,
-                              .plan = {.slots = size.slots, .max_in_flight = size.slots}}));
-  }
-  return pools;
-}
-
-/// As Rank::make_unit_actors() and Rank::optimizer_unit().
-CpuOptimizer::Unit ScaledRank::make_unit(std::size_t unit) {
-  const DType type = layout_.shape.type;
-  const std::size_t elements = layout_.slice_elements(unit);
-  const std::size_t pool = layout_.classes.weights.pool_of[unit];
-  std::byte* const shard = addresses_.take(elements * bytes_of(type));
-  std::byte* const accumulator = addresses_.take(layout_.sizes.units[unit].accumulator);
-  const bool stays = layout_.sharding.weights_replicated[unit];
-  ParameterShard::Options of_shard = layout_.shard_options(unit);
-  of_shard.shard = shard;
-  of_shard.block =
-      stays ? addresses_.take(of_shard.layout.padded_elements * bytes_of(type)) : nullptr;
-  of_shard.slots = pool == kNoPool ? SlotPoolAddress() : weight_pools_[pool]->address();
-  of_shard.collectives = collectives_.address();
-  shards_.push_back(std::make_unique<ParameterShard>(std::move(of_shard)));
-  GradientBucket::Options of_bucket = layout_.bucket_options(unit);
-  of_bucket.accumulator = accumulator;
-  of_bucket.slots = gradient_pools_[layout_.classes.gradients.pool_of[unit]]->address();
-  of_bucket.collectives = collectives_.address();
-  of_bucket.clears_padding = false;
-  buckets_.push_back(std::make_unique<GradientBucket>(std::move(of_bucket)));
-  UpdateBuffers buffers{.gradient = accumulator, .weight = shard, .weight_type = type};
-  place_state(buffers, layout_.shape.engine.state_layout, layout_.shape.update, type, elements,
-              addresses_.take(layout_.sizes.units[unit].state.total()));
-  UpdateShadow shadow;
-  if (has_shadow_[unit]) {
-    UpdateBuffers second;
-    place_state(second, layout_.shape.engine.state_layout, layout_.shape.update, type, elements,
-                addresses_.take(layout_.sizes.units[unit].shadow));
-    shadow = {.master = second.master, .state = {second.state[0], second.state[1]}};
-  }
-  return {.name = "AdamW " + layout_.model.units[unit].name,
-          .state = {.buffers = buffers, .shadow = shadow, .ranges = layout_.update_ranges(unit)},
-          .shard = shards_[unit]->address(),
-          .runner = &updates_};
-}
-
-void ScaledRank::start(int steps) {
-  collectives_.start(actors_scope_);
-  for (const auto* pools : {&weight_pools_, &gradient_pools_}) {
-    for (const auto& pool : *pools) {
-      if (pool != nullptr) {
-        pool->start(actors_scope_);
-      }
-    }
-  }
-  for (std::size_t unit = 0; unit < shards_.size(); ++unit) {
-    shards_[unit]->start(actors_scope_);
-    buckets_[unit]->start(actors_scope_);
-  }
-  optimizer_->start(actors_scope_);
-  main_scope_.spawn("training", &ScaledRank::main, this, steps);
-}
-
-// ---- the step ----
 
 Task<> ScaledRank::main(ScaledRank* self, int steps) {
-  for (int step = 0; step < steps; ++step) {
-    const TimePoint begin = self->loop_.now();
-    self->times_ = {};
-    co_await self->train_step();
-    self->times_.step = seconds_between(begin, self->loop_.now());
-    self->steps_.push_back(self->times_);
+  co_await self->rank_->start();
+  self->step_.emplace(*self->rank_);
+  for (int number = 1; number <= steps; ++number) {
+    co_await self->train_step(number);
   }
-  (void)co_await self->optimizer_->address().ask(DrainOptimizer{});
-  self->actors_scope_.request_stop();
+  co_await self->step_->drain();
+  co_await self->rank_->end();
 }
 
-Task<> ScaledRank::train_step() {
-  gatherer_->begin(plan_, version_);
-  for (std::size_t v = 0; v < plan_.visits.size(); ++v) {
-    co_await run_visit(v);
-  }
-  const TimePoint asked = loop_.now();
-  if (reductions_open_ > 0) {
-    co_await no_reduction_open_;
-  }
-  for (std::size_t pool = 0; pool < gradient_ticket_.size(); ++pool) {
-    gradient_ticket_[pool] += plan_.gradient_tickets[pool];
-  }
-  (void)co_await collectives_.address().ask(AllReduceNorm{reduction_order_++, GradientNorm{}});
-  times_.waits_for_reductions += seconds_between(asked, loop_.now());
-  for (std::size_t unit = 0; unit < shards_.size(); ++unit) {
-    co_await update(unit, /*speculative=*/false);
-  }
-  ++version_;
-}
-
-Task<> ScaledRank::run_visit(std::size_t v) {
-  const Visit& visit = plan_.visits[v];
-  const TimePoint asked = loop_.now();
-  (void)co_await gatherer_->acquired(v);
-  // The part of the wait before the newest weights existed is the optimizer's.
-  const TimePoint there = loop_.now();
-  TimePoint updated = asked;
-  for (const UnitUse& use : visit.uses) {
-    updated = std::max(updated, std::min(shards_[use.unit]->version_since(), there));
-  }
-  times_.waits_for_updates += seconds_between(asked, updated);
-  times_.waits_for_gathers += seconds_between(updated, there);
-  for (const UnitUse& use : visit.uses) {
-    if (use.first_gradient) {
-      (void)co_await buckets_[use.unit]->address().ask(
-          AcquireGradient{gradient_ticket_[use.gradient_pool] + use.gradient_ticket});
-    }
-  }
-  times_.waits_for_reductions += seconds_between(there, loop_.now());
-  compute_.launch("visit", {.flops = work_.flops_of(visit)}, {});
-  co_await compute_.record().wait();
-  gatherer_->release(v);
-  for (const UnitUse& use : visit.uses) {
-    if (use.last_gradient) {
-      ++reductions_open_;
-      no_reduction_open_.reset();
-      main_scope_.spawn("reduce", &ScaledRank::reduce, this, use, reduction_order_);
-      reduction_order_ += use.blocks;
-    }
-  }
-}
-
-/// The update begins ahead of the verdict, with the constants that the verdict will confirm.
-Task<> ScaledRank::reduce(ScaledRank* self, UnitUse use, std::uint64_t order) {
-  (void)co_await self->buckets_[use.unit]->address().ask(GradientReady{true, true, order});
-  if (self->has_shadow_[use.unit]) {
-    co_await self->update(use.unit, /*speculative=*/true);
-  }
-  if (--self->reductions_open_ == 0) {
-    self->no_reduction_open_.set();
-  }
-}
-
-Task<> ScaledRank::update(std::size_t unit, bool speculative) {
-  co_await optimizer_->address().send(UpdateUnit{.unit = static_cast<std::uint32_t>(unit),
-                                                 .steps = &constants_,
-                                                 .deadline = deadlines_[unit],
-                                                 .new_version = version_ + 1,
-                                                 .speculative = speculative});
+Task<> ScaledRank::train_step(std::int64_t number) {
+  const TimePoint began = loop_.now();
+  const TrainStep::Update update{.groups = {layout_.shape.update}, .applied_step = number};
+  step_->begin(number, /*micro_steps=*/1, update);
+  co_await step_->forward(
+      std::make_shared<TimedBatch>(BatchExtents{.rows = work_.rows, .length = work_.length}));
+  co_await step_->backward(1);
+  (void)co_await step_->finish(update);
+  const Exposure& exposure = step_->exposure();
+  steps_.push_back({.step = seconds_between(began, loop_.now()),
+                    .waits_for_gathers = exposure.gather_s,
+                    .waits_for_reductions = exposure.reduce_s,
+                    .waits_for_updates = exposure.optimizer_s});
 }
 
 }  // namespace tandem::bench

@@ -3,7 +3,7 @@
 //
 //   bench_scaling [--machine dgx-h100] [--model 7b 70b | CONFIG.json] [--ranks 8 ... 4096] [--full]
 //
-// One rank with the actors, layouts and plan that train stands for all (cluster.hpp). --full
+// One rank, with the step that trains (scaled_rank.hpp), stands for all (cluster.hpp). --full
 // simulates every rank beside it, and exits with 1 where the two differ by more than --within
 // per cent. The same seed gives the same figures. docs/scaling.md says what is modelled.
 #include <algorithm>
@@ -121,7 +121,7 @@ double compute_alone_s(const Machine& machine, const RankWork& work) {
   double flops = 0;
   for (std::size_t s = 0; s < work.model->segments.size(); ++s) {
     for (const Phase phase : {Phase::kForward, Phase::kBackward}) {
-      flops += work.flops_of({.phase = phase, .segment = s, .uses = {}});
+      flops += work.flops_of(s, phase);
     }
   }
   return flops / (machine.compute_flops_per_s * work.share_of_peak);

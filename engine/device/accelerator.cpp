@@ -112,7 +112,7 @@ std::byte* Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
     std::byte* const memory = staged_ != nullptr ? staged_->allocate_on_device(bytes)
                                                  : buffers_.allocate(*device_, bytes);
     used_bytes_ += bytes;
-    if (sim_ != nullptr) {
+    if (sim_ != nullptr && sim_->has_memory()) {
       std::memset(memory, 0, bytes);  // the pages are there before they are needed
     }
     return memory;

@@ -56,7 +56,7 @@ Rank::Rank(const RankLayout& layout, RankOptions options, RankParts parts)
       scope_(*parts_.loop, "actors"),
       compute_(scope_, layout.model, parts_.accelerator,
                options_.shape.engine.activation_checkpointing, parts_.lane_driver),
-      memory_(layout, *parts_.backend, parts_.accelerator),
+      memory_(layout, *parts_.backend, parts_.accelerator, parts_.has_memory),
       loader_(layout, memory_, parts_.accelerator,
               larger_of(*parts_.optimizer_pool, *parts_.copy_pool)) {}
 
@@ -66,12 +66,16 @@ Task<> Rank::start() {
     const CorePlan& cores = options_.cores;
     co_await compute_.prepare(options_.bound(cores.compute), cores.compute_threads,
                               parts_.prepare_lane);
-    co_await memory_.touch(&larger_of(*parts_.optimizer_pool, *parts_.copy_pool));
+    if (parts_.has_memory) {
+      co_await memory_.touch(&larger_of(*parts_.optimizer_pool, *parts_.copy_pool));
+    }
     if (memory_.state_file() != nullptr) {
       co_await open_nvme();
     }
     make_boundaries();
-    co_await loader_.load();
+    if (parts_.has_memory) {
+      co_await loader_.load();
+    }
   }
   make_actors();
   start_actors();
@@ -224,7 +228,7 @@ void Rank::make_unit_actors(std::size_t unit) {
   bucket.accumulator = memory.accumulator;
   bucket.slots = gradient_pools_[layout_.classes.gradients.pool_of[unit]]->address();
   bucket.collectives = collectives;
-  bucket.clears_padding = !compute_.on_gpu();
+  bucket.clears_padding = parts_.has_memory && !compute_.on_gpu();
   buckets_.push_back(std::make_unique<GradientBucket>(std::move(bucket)));
 }
 
@@ -243,7 +247,7 @@ CpuOptimizer::Unit Rank::optimizer_unit(std::size_t unit) {
 
 UpdateRunner* Rank::runner_of(StatePlacement placement) {
   if (placement == StatePlacement::kHost) {
-    return nullptr;
+    return parts_.host_updates;
   }
   if (placement == StatePlacement::kNvme) {
     return nvme_runner();
@@ -330,6 +334,9 @@ Task<> Rank::end() {
   }
   scope_.request_stop();
   co_await scope_.empty();
+  if (scope_.is_cause_taken()) {
+    (void)scope_.failures();  // the later ones follow from it
+  }
 }
 
 Busy Rank::busy() const {

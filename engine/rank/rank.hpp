@@ -81,6 +81,10 @@ struct RankParts {
   CommsLog* comms_log = nullptr;                       // null: nothing is counted
   std::function<void(int threads)> prepare_lane = {};  // ComputeQueue::prepare()
   LaneDriver* lane_driver = nullptr;                   // null: the lane has a thread
+  UpdateRunner* host_updates = nullptr;  // of state in host memory; null: the optimizer's pool
+  // False: a schedule is measured. All memory is addresses alone, and nothing loads or clears it;
+  // back end, device, lane and host_updates must touch none of it.
+  bool has_memory = true;
   // Makes the back end of state on NVMe; empty: the options' one.
   std::function<std::unique_ptr<FileBackend>()> nvme_files = {};
 };

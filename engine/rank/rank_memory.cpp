@@ -19,8 +19,8 @@ constexpr std::size_t kTouchedBytes = std::size_t{64} << 20;  // by one thread a
 }  // namespace
 
 RankMemory::RankMemory(const RankLayout& layout, CollectiveBackend& backend,
-                       Accelerator* accelerator)
-    : layout_(layout), backend_(backend), accelerator_(accelerator) {
+                       Accelerator* accelerator, bool has_memory)
+    : layout_(layout), backend_(backend), accelerator_(accelerator), has_memory_(has_memory) {
   allocate_save_buffers();
   allocate_nvme();
   units_.resize(layout.model.units.size());
@@ -63,7 +63,7 @@ ResidentBytes RankMemory::resident_bytes() const noexcept {
 
 std::byte* RankMemory::allocate(std::size_t bytes, std::size_t& counted) {
   counted += bytes;
-  return owned_.emplace_back(bytes).data();
+  return owned_.emplace_back(bytes, HostBuffer::Options{.has_memory = has_memory_}).data();
 }
 
 std::byte* RankMemory::allocate_shared(std::size_t bytes, std::size_t& counted) {

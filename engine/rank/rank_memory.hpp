@@ -46,9 +46,11 @@ struct UnitMemory {
 
 class RankMemory {
  public:
-  /// The arguments outlive it; `accelerator` is null where the CPU computes. Throws Error(kRefused)
-  /// when there is no memory, naming what it was for.
-  RankMemory(const RankLayout& layout, CollectiveBackend& backend, Accelerator* accelerator);
+  /// The arguments outlive it; `accelerator` is null where the CPU computes. `has_memory`: else its
+  /// own host memory is addresses alone. Throws Error(kRefused) when there is no memory, naming
+  /// what it was for.
+  RankMemory(const RankLayout& layout, CollectiveBackend& backend, Accelerator* accelerator,
+             bool has_memory = true);
   RankMemory(const RankMemory&) = delete;
   RankMemory& operator=(const RankMemory&) = delete;
 
@@ -123,6 +125,7 @@ class RankMemory {
   const RankLayout& layout_;
   CollectiveBackend& backend_;
   Accelerator* accelerator_;
+  bool has_memory_;
   std::vector<UnitMemory> units_;           // [unit]
   std::vector<std::byte*> weight_slots_;    // [pool]
   std::vector<std::byte*> gradient_slots_;  // [gradient pool]

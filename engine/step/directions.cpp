@@ -120,27 +120,24 @@ Task<> Directions::add_over_ranks(std::vector<ExactSum>* sums) {
     co_return;
   }
   constexpr std::size_t kAtOnce = kExchangeBytes / (ExactSum::kLimbs * sizeof(std::uint64_t));
-  std::vector<std::uint64_t> mine;
-  std::vector<std::uint64_t> all;
   for (std::size_t first = 0; first < sums->size(); first += kAtOnce) {
     const std::span<ExactSum> some =
         std::span(*sums).subspan(first, std::min(kAtOnce, sums->size() - first));
-    mine.clear();
+    std::vector<std::byte> mine;
     for (ExactSum& sum : some) {
       const auto limbs = sum.limbs();
-      mine.insert(mine.end(), limbs.begin(), limbs.end());
+      const auto bytes = std::as_bytes(std::span(limbs));
+      mine.insert(mine.end(), bytes.begin(), bytes.end());
     }
-    all.resize(mine.size() * world);
-    co_await rank_.collectives().address().ask(
-        Exchange{reductions_[kWorld]++,
-                 {.mine = std::as_bytes(std::span(mine)).data(),
-                  .all = std::as_writable_bytes(std::span(all)).data(),
-                  .bytes = mine.size() * sizeof(std::uint64_t)}});
+    const std::vector<std::byte> all = co_await rank_.collectives().address().ask(
+        Exchange{reductions_[kWorld]++, std::move(mine)});
     for (std::size_t i = 0; i < some.size(); ++i) {
       some[i] = {};
       for (std::size_t r = 0; r < world; ++r) {
-        some[i].merge(ExactSum::from_limbs(std::span<const std::uint64_t, ExactSum::kLimbs>(
-            all.data() + r * mine.size() + i * ExactSum::kLimbs, ExactSum::kLimbs)));
+        std::array<std::uint64_t, ExactSum::kLimbs> limbs;
+        std::memcpy(limbs.data(), all.data() + (r * some.size() + i) * sizeof(limbs),
+                    sizeof(limbs));
+        some[i].merge(ExactSum::from_limbs(limbs));
       }
     }
   }
@@ -149,13 +146,13 @@ Task<> Directions::add_over_ranks(std::vector<ExactSum>* sums) {
 // ---- Muon ----
 
 Task<double> Directions::find_muon(std::vector<UpdateConfig> groups, double gradient_scale) {
-  std::vector<DirectionStep> steps(groups.size());
-  std::ranges::transform(groups, steps.begin(), [gradient_scale](const UpdateConfig& group) {
+  muon_steps_.resize(groups.size());
+  std::ranges::transform(groups, muon_steps_.begin(), [gradient_scale](const UpdateConfig& group) {
     return direction_step(group, gradient_scale);
   });
   for (const std::uint32_t unit : order_) {
     if (!matrices_[unit].empty()) {
-      co_await direct(unit, steps.data());
+      co_await direct(unit, muon_steps_.data());
       co_await orthogonalize_unit(unit);
     }
   }

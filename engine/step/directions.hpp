@@ -85,6 +85,7 @@ class Directions {
   std::vector<std::vector<Matrix>> matrices_;                // [unit]
   std::vector<std::vector<DirectionStep>> direction_steps_;  // [unit][parameter] of LAMB
   std::vector<std::vector<UpdateStep>> lamb_steps_;          // [unit][parameter]
+  std::vector<DirectionStep> muon_steps_;                    // [group]; lent to the optimizer
 };
 
 }  // namespace tandem

@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "engine/types/stopwatch.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/trace.hpp"
 #include "runtime/util/check.hpp"
@@ -309,6 +308,10 @@ Task<std::vector<std::byte*>> TrainStep::gathered(std::size_t v) {
   co_return slots;
 }
 
+double TrainStep::seconds_since(TimePoint start) const {
+  return std::chrono::duration<double>(rank_.loop().now() - start).count();
+}
+
 /// A wait for updates, from `start` to `ready`: until `held_back` a checkpoint kept them waiting.
 void TrainStep::charge_updates(TimePoint start, TimePoint ready, TimePoint held_back) {
   held_back = std::clamp(held_back, start, ready);
@@ -356,7 +359,6 @@ void TrainStep::charge_boundaries(TimePoint asked) {
 
 Task<TimePoint> TrainStep::gradient_slots(std::size_t v) {
   const TimePoint asked = rank_.loop().now();
-  const Stopwatch waited;
   const LaneWait waits(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
   for (const UnitUse& use : plan_.visits[v].uses) {
     if (use.first_gradient) {
@@ -364,7 +366,7 @@ Task<TimePoint> TrainStep::gradient_slots(std::size_t v) {
           AcquireGradient{gradient_ticket_[use.gradient_pool] + use.gradient_ticket});
     }
   }
-  exposure_.reduce_s += waited.elapsed_s();
+  exposure_.reduce_s += seconds_since(asked);
   co_return end_of_wait(asked, rank_.loop().now());
 }
 
@@ -393,12 +395,12 @@ Task<> TrainStep::reduce(UnitUse use, std::size_t micro_step, std::uint64_t orde
 }
 
 Task<> TrainStep::reductions_done() {
-  const Stopwatch waited;
+  const TimePoint asked = rank_.loop().now();
   const LaneWait waits(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
   if (reductions_open_ > 0) {
     co_await no_reduction_open_;
   }
-  exposure_.reduce_s += waited.elapsed_s();
+  exposure_.reduce_s += seconds_since(asked);
   if (reduction_failure_) {
     std::rethrow_exception(std::exchange(reduction_failure_, nullptr));
   }
@@ -422,9 +424,11 @@ Task<GlobalNorm> TrainStep::global_norm() {
     norm.merge(of_unit);
   }
   if (is_shared) {
+    const TimePoint asked = rank_.loop().now();
     const LaneWait waits(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
     norm =
         co_await rank_.collectives().address().ask(AllReduceNorm{reduction_order_[kWorld]++, norm});
+    exposure_.reduce_s += seconds_since(asked);
   }
   GlobalNorm global{.value = std::sqrt(norm.sum_of_squares.value())};
   if (norm.first_bad_element >= 0) {
@@ -433,10 +437,10 @@ Task<GlobalNorm> TrainStep::global_norm() {
   co_return global;
 }
 
-Task<> TrainStep::exchange(std::span<const std::byte> mine, std::byte* all) {
+Task<std::vector<std::byte>> TrainStep::exchange(std::vector<std::byte> mine) {
   const LaneWait waits(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
-  co_await rank_.collectives().address().ask(Exchange{
-      reduction_order_[kWorld]++, {.mine = mine.data(), .all = all, .bytes = mine.size()}});
+  co_return co_await rank_.collectives().address().ask(
+      Exchange{reduction_order_[kWorld]++, std::move(mine)});
 }
 
 Task<std::span<const float>> TrainStep::whole_master(std::size_t unit) {

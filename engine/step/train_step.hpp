@@ -63,9 +63,9 @@ class TrainStep {
     BadActivation activation;
   };
   [[nodiscard]] const std::optional<Bad>& bad_activation() const noexcept { return bad_; }
-  /// Brings `mine` of every rank into `all`, in rank order. A collective: all ranks ask at the same
-  /// place of their step.
-  Task<> exchange(std::span<const std::byte> mine, std::byte* all);
+  /// Returns `mine` of every rank, in rank order; all have equally much, at most kExchangeBytes. A
+  /// collective: all ranks ask at the same place of their step.
+  Task<std::vector<std::byte>> exchange(std::vector<std::byte> mine);
   /// Waits until no update is queued or running and every shard holds the newest weights. An update
   /// ahead of a verdict that is still to come is undone.
   Task<> drain();
@@ -121,6 +121,8 @@ class TrainStep {
   Task<double> muon_norm(const Update* update);
   Task<> find_lamb_directions(const Update* update, double clip);
   Task<> issue_updates(bool redo);
+  /// On the loop's clock.
+  [[nodiscard]] double seconds_since(TimePoint start) const;
   void charge_updates(TimePoint start, TimePoint ready, TimePoint held_back);
 
   Rank& rank_;

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "engine/step/train_step.hpp"
-#include "engine/types/stopwatch.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/util/planted.hpp"
 #include "runtime/util/random.hpp"
@@ -22,22 +21,22 @@ void TrainStep::set_constants(std::vector<UpdateStep>& steps, const Update& upda
 }
 
 Task<double> TrainStep::muon_norm(const Update* update) {
-  const Stopwatch waited;
+  const TimePoint asked = rank_.loop().now();
   const LaneWait gathers(rank_.comms_log(), CommSequence::kGathers, rank_.loop());
   const LaneWait reductions(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
   co_await updates_done();
   const double norm = co_await directions_.find_muon(update->groups, 1 / update->loss_scale);
-  exposure_.optimizer_s += waited.elapsed_s();
+  exposure_.optimizer_s += seconds_since(asked);
   co_return norm;
 }
 
 Task<> TrainStep::find_lamb_directions(const Update* update, double clip) {
-  const Stopwatch waited;
+  const TimePoint asked = rank_.loop().now();
   const LaneWait gathers(rank_.comms_log(), CommSequence::kGathers, rank_.loop());
   const LaneWait reductions(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
   co_await directions_.find_lamb(update->groups, update->applied_step,
                                  clip * (1 / update->loss_scale));
-  exposure_.optimizer_s += waited.elapsed_s();
+  exposure_.optimizer_s += seconds_since(asked);
 }
 
 Task<> TrainStep::update_speculatively(std::size_t unit) {

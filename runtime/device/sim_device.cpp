@@ -7,8 +7,11 @@
 #include <new>
 #include <thread>
 
+#include <sys/mman.h>
+
 #include "runtime/detail/timer_heap.hpp"
 #include "runtime/thread.hpp"
+#include "runtime/util/check.hpp"
 
 namespace tandem {
 namespace {
@@ -16,6 +19,14 @@ namespace {
 constexpr std::align_val_t kAlignment{256};
 
 Duration seconds(double value) noexcept { return Duration(static_cast<std::int64_t>(value * 1e9)); }
+
+/// Returns addresses without memory behind them.
+std::byte* take_addresses(std::size_t bytes) {
+  void* const taken =
+      ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  TANDEM_CHECK(taken != MAP_FAILED, "addresses without memory cost nothing");
+  return static_cast<std::byte*>(taken);
+}
 
 }  // namespace
 
@@ -153,6 +164,7 @@ class SimDevice::ThreadDriver final : public Driver {
 };
 
 SimDevice::SimDevice(EventLoop& loop, Options options) : loop_(loop), options_(std::move(options)) {
+  TANDEM_CHECK(options_.has_memory || !options_.acts, "a device that acts has memory to act on");
   if (options_.time == Time::kVirtual) {
     driver_ = std::make_unique<LoopDriver>(loop);
   } else {
@@ -183,13 +195,20 @@ std::byte* SimDevice::take_memory(std::size_t bytes) {
                     "batches or fewer slots",
                     options_.name, bytes, free_bytes(), options_.memory_bytes));
   }
+  std::byte* const memory = options_.has_memory
+                                ? static_cast<std::byte*>(::operator new(bytes, kAlignment))
+                                : take_addresses(bytes);
   used_bytes_ += bytes;
-  return static_cast<std::byte*>(::operator new(bytes, kAlignment));
+  return memory;
 }
 
 void SimDevice::give_memory_back(std::byte* data, std::size_t bytes) noexcept {
   used_bytes_ -= bytes;
-  ::operator delete(data, kAlignment);
+  if (options_.has_memory) {
+    ::operator delete(data, kAlignment);
+  } else {
+    TANDEM_CHECK(::munmap(data, bytes) == 0, "a device gives back the addresses that it took");
+  }
 }
 
 std::uint32_t SimDevice::add_stream(Name name) { return driver_->add_stream(name); }

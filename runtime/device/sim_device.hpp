@@ -37,6 +37,7 @@ class SimDevice final : public Device {
     // schedule whose content does not matter: a device takes nothing from the host's cores, a
     // thread that stands for it does.
     bool acts = true;
+    bool has_memory = true;  // false: addresses alone, of a device that does not act
   };
   SimDevice(EventLoop& loop, Options options);
   ~SimDevice() override;
@@ -45,9 +46,13 @@ class SimDevice final : public Device {
   /// The n-th kernel (copy) from now on fails, counted from 0 in the order of queueing.
   void fail_kernel(std::uint64_t n = 0) noexcept { fail_kernel_ = kernels_ + n; }
   void fail_copy(std::uint64_t n = 0) noexcept { fail_copy_ = copies_ + n; }
+  /// Kernels and copies that were queued so far.
+  [[nodiscard]] std::uint64_t kernels() const noexcept { return kernels_; }
+  [[nodiscard]] std::uint64_t copies() const noexcept { return copies_; }
   /// The device falls off the bus.
   void lose();
 
+  [[nodiscard]] bool has_memory() const noexcept { return options_.has_memory; }
   /// Time in which the engine worked, in seconds.
   [[nodiscard]] double busy_s(SimEngines::Engine engine) const;
 

@@ -37,13 +37,13 @@ void SimFiles::finish(std::uint64_t number) {
   }
   FileOp& op = *found->second;
   under_way_.erase(found);
-  op.outcome = call(op);
+  op.outcome = call(op, number);
   world_.note("file call", rank_, static_cast<std::uint64_t>(op.request.kind),
               static_cast<std::uint64_t>(op.outcome));
   world_.loop(rank_).post_from_any_thread(op);
 }
 
-std::int64_t SimFiles::call(FileOp& op) {
+std::int64_t SimFiles::call(FileOp& op, std::uint64_t number) {
   using Kind = FileRequest::Kind;
   const FileRequest& request = op.request;
   if (random_.chance(faults_.interrupted)) {
@@ -56,7 +56,8 @@ std::int64_t SimFiles::call(FileOp& op) {
   if (transfer && random_.chance(faults_.busy)) {
     return -EAGAIN;
   }
-  const bool fails = request.kind != Kind::kClose && random_.chance(faults_.io_error);
+  const bool drawn = request.kind != Kind::kClose && random_.chance(faults_.io_error);
+  const bool fails = drawn || (request.kind != Kind::kClose && number == faults_.error_at);
   if (fails && request.kind != Kind::kFsync) {
     return -EIO;
   }

@@ -29,12 +29,15 @@ class SimFiles final : public FileBackend {
     double interrupted = 0;                              // ... that a call ends with EINTR
     double busy = 0;                                     // ... with EAGAIN
     double io_error = 0;                                 // ... with EIO
+    std::uint64_t error_at = UINT64_MAX;                 // the call, from 0, that ends with EIO
     Duration call_time = std::chrono::microseconds(50);  // on average
   };
   SimFiles(SimWorld& world, std::uint32_t rank, SimDisk& disk, Faults faults);
 
   void set_faults(Faults faults) noexcept { faults_ = faults; }
   [[nodiscard]] std::size_t open_files() const noexcept { return open_.size(); }
+  /// Calls so far.
+  [[nodiscard]] std::uint64_t calls() const noexcept { return next_number_; }
 
   void submit(FileOp& op) noexcept override;
   void cancel(FileOp& op) noexcept override;
@@ -44,7 +47,7 @@ class SimFiles final : public FileBackend {
 
  private:
   void finish(std::uint64_t number);
-  [[nodiscard]] std::int64_t call(FileOp& op);
+  [[nodiscard]] std::int64_t call(FileOp& op, std::uint64_t number);
   [[nodiscard]] std::int64_t open(const FileRequest& request);
 
   SimWorld& world_;

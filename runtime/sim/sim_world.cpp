@@ -188,7 +188,18 @@ SimWorld::Rank& SimWorld::take_ready_rank() {
   return rank;
 }
 
+void SimWorld::before_turn(std::uint32_t rank, std::uint64_t turn, std::function<void()> event) {
+  ranks_[rank]->event_turn = turn;
+  ranks_[rank]->event = std::move(event);
+}
+
 void SimWorld::step(Rank& rank) {
+  if (rank.turns++ == rank.event_turn) {
+    rank.event();
+    if (!rank.alive) {
+      return;
+    }
+  }
   end_wait(rank, now());
   const std::size_t count = rank.loop.run_ready(1 + random_.below(8));
   operations_ += count;

@@ -86,6 +86,13 @@ class SimWorld : private detail::WakeTap {
   /// It gets no time any more, and neither do the events that are for it.
   void kill(std::uint32_t rank);
   [[nodiscard]] bool alive(std::uint32_t rank) const noexcept { return ranks_[rank]->alive; }
+  /// Turns that the rank has had: each lets it run a few operations.
+  [[nodiscard]] std::uint64_t turns(std::uint32_t rank) const noexcept {
+    return ranks_[rank]->turns;
+  }
+  /// Calls `event` once, before the rank's turn number `turn`, from 0. So a test can strike at each
+  /// place of an execution.
+  void before_turn(std::uint32_t rank, std::uint64_t turn, std::function<void()> event);
   /// Called with the rank that died.
   void on_death(std::function<void(std::uint32_t)> listener);
   /// After the survivors have ended: a dead rank gets time again, so that its tasks can end and its
@@ -100,6 +107,9 @@ class SimWorld : private detail::WakeTap {
     bool alive = true;
     Duration operation_time{1000};
     TimePoint busy_until;
+    std::uint64_t turns = 0;
+    std::uint64_t event_turn = UINT64_MAX;
+    std::function<void()> event;  // before that turn
     // Its wait, while it has nothing to do:
     ExpectedWait expected{Spin::kAuto};
     ExpectedWait::Plan plan;  // what of it is left

@@ -162,6 +162,8 @@ Outcome run_seed(std::uint64_t seed) {
   return {"files", rehearse_files(seed)};
 }
 
+Outcome run_each_fault(std::uint64_t seed) { return {"each fault", rehearse_each_fault(seed)}; }
+
 Outcome run_many_hosts(std::uint64_t seed) { return {"many hosts", rehearse_hosts(seed, 64, 8)}; }
 
 Range run_range(std::uint64_t first, std::uint64_t count, bool quiet,

@@ -73,9 +73,12 @@ struct Outcome {
 Outcome run_seed(std::uint64_t seed);
 /// Collectives of 64 hosts with 8 ranks each.
 Outcome run_many_hosts(std::uint64_t seed);
+/// A small training in which each operation of each rank fails, one after the other.
+Outcome run_each_fault(std::uint64_t seed);
 
 // The scenarios.
 std::uint64_t rehearse_training(std::uint64_t seed);
+std::uint64_t rehearse_each_fault(std::uint64_t seed);
 std::uint64_t rehearse_messages(std::uint64_t seed);
 std::uint64_t rehearse_asks(std::uint64_t seed);
 std::uint64_t rehearse_primitives(std::uint64_t seed);

@@ -2,8 +2,9 @@
 // test_sim --seeds N [--first F] [--bug B]  N seeds, until one breaks a promise
 // test_sim --seed S [--bug B]               one seed; prints the tail of its event log if it breaks
 // a promise
-// --many-hosts, the first flag: collectives of 64 hosts with 8 ranks each, instead of what the seed
-// chooses
+// The first flag may choose another rehearsal than the seed does:
+//   --many-hosts   collectives of 64 hosts with 8 ranks each
+//   --each-fault   a small training, again and again, in which each operation fails once
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -20,8 +21,9 @@ namespace {
 using namespace tandem::sim_test;
 
 int usage() {
-  std::fprintf(
-      stderr, "test_sim [--many-hosts] --seed S | --seeds N [--first F] [--bug NAME], NAME one of");
+  std::fprintf(stderr,
+               "test_sim [--many-hosts | --each-fault] --seed S | --seeds N [--first F] [--bug "
+               "NAME], NAME one of");
   for (int i = 1; i < kBugs; ++i) {
     std::fprintf(stderr, " %s", name_of(static_cast<tandem::Bug>(i)));
   }
@@ -42,9 +44,11 @@ int main(int argc, char** argv) {
   }
   std::uint64_t seed = 0, seeds = 0, first = 0;
   bool one = false;
-  const bool many_hosts = std::string(argv[1]) == "--many-hosts";
-  Outcome (*const rehearse)(std::uint64_t) = many_hosts ? &run_many_hosts : &run_seed;
-  for (int i = many_hosts ? 2 : 1; i + 1 < argc + 1; i += 2) {
+  const std::string kind = argv[1];
+  Outcome (*const rehearse)(std::uint64_t) = kind == "--many-hosts"   ? &run_many_hosts
+                                             : kind == "--each-fault" ? &run_each_fault
+                                                                      : &run_seed;
+  for (int i = rehearse == &run_seed ? 1 : 2; i + 1 < argc + 1; i += 2) {
     const std::string flag = argv[i];
     if (i + 1 == argc) {
       return usage();

@@ -8,17 +8,17 @@
 namespace tandem::sim_test {
 
 NumberBatch::NumberBatch(Run& run, const Plan& plan, const Reference& reference, MicroBatchId id,
-                         std::optional<std::size_t> breaks_at)
+                         VisitCounter& visits)
     : run_(run),
       plan_(plan),
       reference_(reference),
       id_(id),
-      breaks_at_(breaks_at),
+      visits_(visits),
       boundaries_(plan.segments()),
       rooms_(plan.segments()) {}
 
 void NumberBatch::break_here() {
-  if (breaks_at_ == visit_++) {
+  if (visits_.made++ == visits_.breaks_at) {
     throw failure(ExitCode::kFailure, "model", "a visit failed");
   }
 }

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <vector>
 
 #include "engine/rank/micro_batch.hpp"
@@ -18,11 +17,17 @@
 
 namespace tandem::sim_test {
 
+/// Visits of a rank so far, and the one that throws.
+struct VisitCounter {
+  std::uint64_t made = 0;
+  std::uint64_t breaks_at = UINT64_MAX;
+};
+
 class NumberBatch final : public MicroBatch {
  public:
-  /// All but `id` outlive it. `breaks_at`: the visit that throws, of forward and backward; none.
+  /// All but `id` outlive it.
   NumberBatch(Run& run, const Plan& plan, const Reference& reference, MicroBatchId id,
-              std::optional<std::size_t> breaks_at);
+              VisitCounter& visits);
 
   [[nodiscard]] BatchExtents extents() const override { return {.rows = 1, .length = 1}; }
   void forward(std::size_t s, const VisitMemory& memory) override;
@@ -49,8 +54,7 @@ class NumberBatch final : public MicroBatch {
   const Plan& plan_;
   const Reference& reference_;
   MicroBatchId id_;
-  std::optional<std::size_t> breaks_at_;
-  std::size_t visit_ = 0;
+  VisitCounter& visits_;
   std::vector<std::vector<float>> boundaries_;  // [b] here
   std::vector<float*> rooms_;                   // [b] where it comes back to, if that is elsewhere
 };

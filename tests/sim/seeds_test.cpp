@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <ostream>
 #include <set>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -42,6 +43,21 @@ TEST_P(ManyHosts, KeepEveryPromise) {
 }
 INSTANTIATE_TEST_SUITE_P(Range, ManyHosts,
                          ::testing::Range(std::uint64_t{0}, kSanitized ? 1 : kRanges));
+
+// Small trainings, in each of which every operation fails once, and each rank stops and dies before
+// each of its turns.
+class EachFault : public ::testing::TestWithParam<std::uint64_t> {};
+
+TEST_P(EachFault, IsNamedAndGoneAfterTheNextStart) {
+  const Range range = run_range(GetParam(), 1, false, &run_each_fault);
+  EXPECT_FALSE(range.found) << "repeat: build/release/bin/test_sim --each-fault --seed "
+                            << range.seed;
+}
+// The quickest; `./tandem trust --only each_fault` tries more.
+std::vector<std::uint64_t> quick_seeds() {
+  return kSanitized ? std::vector<std::uint64_t>{5} : std::vector<std::uint64_t>{1, 4, 5};
+}
+INSTANTIATE_TEST_SUITE_P(Seed, EachFault, ::testing::ValuesIn(quick_seeds()));
 
 TEST(OneSeed, IsOneExecution) {
   std::set<std::uint64_t> hashes;

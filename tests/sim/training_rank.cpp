@@ -24,6 +24,14 @@ std::unique_ptr<Accelerator> make_device(const Plan& plan, EventLoop& loop, Rand
                                .to_host_bytes_per_s = 1e9}));
 }
 
+/// Also sets `place` to it.
+std::unique_ptr<FileBackend> make_files(SimWorld& world, std::uint32_t rank, SimDisk& disk,
+                                        SimFiles::Faults faults, SimFiles*& place) {
+  auto files = std::make_unique<SimFiles>(world, rank, disk, faults);
+  place = files.get();
+  return files;
+}
+
 RankShape shape_on(RankShape shape, const Accelerator* accelerator) {
   shape.device_bytes = accelerator != nullptr ? kDeviceBytes : 0;
   return shape;
@@ -33,7 +41,7 @@ RankShape shape_on(RankShape shape, const Accelerator* accelerator) {
 
 TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, const Reference& reference_in,
                            std::uint32_t rank_in, SimNet& links, SimHost& host, SimDisk& disk,
-                           SimFiles::Faults faults, CheckpointMeeting& meeting)
+                           DiskFaults faults, CheckpointMeeting& meeting)
     : run(run_in),
       plan(plan_in),
       reference(reference_in),
@@ -53,7 +61,7 @@ TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, const Reference& re
            {.job_time =
                 microseconds(random.chance(0.3) ? 100 + random.below(900) : 5 + random.below(60))}),
       net(links.attach(rank)),
-      io(loop, std::make_unique<SimFiles>(run.world, rank, disk, faults)),
+      io(loop, make_files(run.world, rank, disk, faults.of_files, files)),
       local(host.attach(rank, copy_pool)),
       over_hosts(*local, net, copy_pool, {.piece_bytes = kNormBlock * sizeof(float)}),
       accelerator(make_device(plan, loop, random)),
@@ -79,8 +87,8 @@ TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, const Reference& re
                              .accelerator = accelerator.get(),
                              .backend = backend.get(),
                              .lane_driver = &lane,
-                             .nvme_files = [this, &disk, faults]() -> std::unique_ptr<FileBackend> {
-                               return std::make_unique<SimFiles>(run.world, rank, disk, faults);
+                             .nvme_files = [this, &disk, faults] {
+                               return make_files(run.world, rank, disk, faults.of_nvme, nvme_files);
                              }});
   run.watched.push_back(&main_scope);
   run.watched.push_back(&training->scope());
@@ -121,9 +129,7 @@ Task<> TrainingRank::main(TrainingRank* self) {
 }
 
 Task<std::vector<std::byte>> TrainingRank::of_all_ranks(std::vector<std::byte> mine) {
-  std::vector<std::byte> all(mine.size() * plan.ranks);
-  co_await step->exchange(mine, all.data());
-  co_return all;
+  co_return co_await step->exchange(std::move(mine));
 }
 
 Task<> TrainingRank::train() {
@@ -147,8 +153,7 @@ Task<> TrainingRank::train_step() {
     run.require(batch == batch_of(number), "rank {} got batch {} for {}", rank, batch.value_or(-1),
                 number);
     const MicroBatchId id{.step = steps_done, .number = a * plan.ranks + rank};
-    co_await step->forward(
-        std::make_shared<NumberBatch>(run, plan, reference, id, std::exchange(breaks_at, {})));
+    co_await step->forward(std::make_shared<NumberBatch>(run, plan, reference, id, visits));
     co_await step->backward(plan.loss_gradient());
   }
   const std::vector<float> losses = co_await step->losses();

@@ -65,10 +65,16 @@ class RecordingBackend final : public CollectiveBackend {
   CollectiveBackend& inner_;
 };
 
+/// The faults of a rank's two ways to the disk.
+struct DiskFaults {
+  SimFiles::Faults of_files;  // data and checkpoints
+  SimFiles::Faults of_nvme;   // state, weights and boundaries
+};
+
 class TrainingRank {
  public:
   TrainingRank(Run& run, const Plan& plan, const Reference& reference, std::uint32_t rank,
-               SimNet& links, SimHost& host, SimDisk& disk, SimFiles::Faults faults,
+               SimNet& links, SimHost& host, SimDisk& disk, DiskFaults faults,
                CheckpointMeeting& meeting);
 
   void start();
@@ -99,6 +105,8 @@ class TrainingRank {
   CpuPool copy_pool;
   SimLane lane;
   Net net;
+  SimFiles* files = nullptr;       // behind `io`
+  SimFiles* nvme_files = nullptr;  // behind the rank's own; null: it has not opened it
   FileIo io;
   std::unique_ptr<HostLevel> local;
   HostsBackend over_hosts;
@@ -116,7 +124,7 @@ class TrainingRank {
   RankCheckpoints checkpoints;
   std::uint64_t first_step = 0;  // that this start makes
   std::uint64_t steps_done = 0;
-  std::optional<std::size_t> breaks_at;                    // a visit of the step that begins next
+  VisitCounter visits;
   std::vector<std::vector<std::vector<float>>> end_state;  // [unit][array] of this rank's slice
   std::exception_ptr cause;                                // the cause of its end, if it failed
   TimePoint ended_at;

@@ -129,9 +129,8 @@ Task<> ask_for(CollectivesWorld* world, Request request, std::string name) {
 TEST(Collectives, EveryKindTakesANumberOfItsSequence) {
   CollectivesWorld world;
   std::vector<std::byte> memory(64);
-  const ExchangeArguments exchange{memory.data(), memory.data() + 8, 8};
   world.scope.spawn("asker", &ask_for<AllToAll>, &world, AllToAll{1, {}}, std::string("pieces"));
-  world.scope.spawn("asker", &ask_for<Exchange>, &world, Exchange{0, exchange},
+  world.scope.spawn("asker", &ask_for<Exchange>, &world, Exchange{0, std::vector<std::byte>(8)},
                     std::string("words"));
   world.scope.spawn("asker", &ask_for<Broadcast>, &world, Broadcast{2, {memory.data(), 64, 0}},
                     std::string("cast"));

@@ -1,0 +1,101 @@
+// tests/sim/training_run.hpp — a rehearsed training from a start of the program to its end, with at
+// most one fault.
+//
+// Without a fault every rank ends with the reference's state; with one every surviving rank ends in
+// time and names the rank that was at fault.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/training_rank.hpp"
+
+namespace tandem::sim_test {
+
+enum class Fault {
+  kNone,
+  kSlow,
+  kClogs,
+  kDeath,
+  kVisit,
+  kKernel,
+  kCopy,
+  kDeviceLost,
+  kDiskFull,
+  kIoError,    // of data and checkpoints
+  kNvmeError,  // of state, weights and boundaries
+  kStop,       // the actors are told to stop
+};
+
+/// A fault, and where it strikes.
+struct Strike {
+  Fault fault = Fault::kNone;
+  std::uint32_t victim = 0;
+  /// The victim's operation that fails, counted from 0: a visit, a kernel, a copy, a file call; of
+  /// kDeath and kStop the turn before which it happens.
+  std::uint64_t at = 0;
+  Duration when{};             // of kDeviceLost
+  double factor = 1;           // of kSlow
+  std::uint64_t capacity = 0;  // of kDiskFull: bytes that are left
+  double error_chance = 0;     // of kIoError and kNvmeError, instead of `at`: of each call
+};
+
+/// The operations of a rank that can fail.
+struct OperationCounts {
+  std::uint64_t turns = 0;
+  std::uint64_t visits = 0;
+  std::uint64_t kernels = 0;
+  std::uint64_t copies = 0;
+  std::uint64_t file_calls = 0;
+  std::uint64_t nvme_calls = 0;
+};
+
+class TrainingRun {
+ public:
+  /// All but `strike` outlive it. `start`: the number of the program's start, from 1.
+  TrainingRun(std::uint64_t seed, const Plan& plan, const Reference& reference, Strike strike,
+              SimDisk& disk, std::uint64_t start);
+
+  /// Nothing is left to be reported of ranks that failed.
+  ~TrainingRun();
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
+
+  /// Until every rank has ended and nothing is pending; checks all that was promised. `found_step`:
+  /// the step of the last checkpoint that was said to be durable. Returns the newest such step.
+  std::uint64_t to_end(std::uint64_t found_step);
+
+  [[nodiscard]] OperationCounts operations_of(std::uint32_t rank) const;
+  [[nodiscard]] std::uint64_t log_hash() { return run_.world.log().hash(); }
+
+ private:
+  void plan_strike();
+  template <class Act>
+  void strike(Act act);
+  [[nodiscard]] bool all_ended() const;
+  [[nodiscard]] std::string first_failure() const;
+  void check_end();
+  void check_blame(const TrainingRank& rank, const std::string& what);
+  void check_result();
+  void check_same_order();
+  void bury_the_dead();
+  void check_quiet();
+
+  const Plan& plan_;
+  const Reference& reference_;
+  Run run_;
+  Strike strike_;
+  SimNet links_;
+  std::vector<std::unique_ptr<SimHost>> hosts_;
+  TimePoint struck_at_ = TimePoint::max();
+  SimDisk& disk_;
+  CheckpointMeeting meeting_;
+  std::vector<std::unique_ptr<TrainingRank>> ranks_;
+};
+
+/// Whether ranks keep anything of a step on NVMe.
+[[nodiscard]] bool trains_on_disk(const Plan& plan);
+
+}  // namespace tandem::sim_test
