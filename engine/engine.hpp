@@ -37,10 +37,12 @@
 #include "engine/metrics/comms_summary.hpp"
 #include "engine/metrics/flops_profile.hpp"
 #include "engine/plan/run_plan.hpp"
+#include "engine/run/reporting.hpp"
 #include "engine/tensors/segment.hpp"
 #include "engine/types/checkpoint.hpp"
 #include "engine/types/evaluation.hpp"
 #include "engine/types/options.hpp"
+#include "engine/types/parameter_group.hpp"
 #include "engine/types/step_result.hpp"
 #include "runtime/task.hpp"
 
@@ -61,12 +63,6 @@ class ConfigSource {
   std::optional<Config> config_;
   std::string path_;
   std::string text_;
-};
-
-/// Parameters that are updated alike; which ones: ParameterSpec::group.
-struct ParameterGroup {
-  double learning_rate_factor = 1;     // on the schedule's
-  std::optional<double> weight_decay;  // instead of the optimizer block's
 };
 
 struct InitializeArgs {
@@ -102,18 +98,6 @@ struct Loss {
   }
   friend Loss operator*(double by, Loss loss) noexcept { return loss * by; }
   friend Loss operator/(Loss loss, double by) noexcept { return loss * (1 / by); }
-};
-
-/// c = a b, with kernels of the caller's.
-using MatmulOf = std::function<void(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b)>;
-
-/// How the engine says what a config's comms_logger, flops_profiler and wall_clock_breakdown ask
-/// for.
-struct Reporting {
-  /// Takes lines, without the end of the last one, on rank 0; throws nothing. Null: standard
-  /// output.
-  std::function<void(std::string_view text)> say;
-  MatmulOf matmul;  // of measure_peak_tflops(), for the flops_profiler's share of the peak
 };
 
 class Engine {

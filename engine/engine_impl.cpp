@@ -1,22 +1,17 @@
 #include "engine/engine_impl.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <iterator>
 #include <limits>
-#include <span>
 #include <utility>
 #include <vector>
 
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "actors/collectives/collectives.hpp"
-#include "engine/layout/update_config.hpp"
 #include "engine/model/model_check.hpp"
+#include "engine/run/bad_state.hpp"
 #include "engine/tensors/device_choice.hpp"
-#include "runtime/util/error.hpp"
+#include "runtime/util/check.hpp"
 
 namespace tandem {
 
@@ -35,23 +30,6 @@ std::optional<LossScaler> scaler_of(const Config& config) {
                      .hysteresis = static_cast<int>(fp16.hysteresis),
                      .consecutive_hysteresis = fp16.consecutive_hysteresis,
                      .min_scale = std::max(fp16.min_loss_scale, kLeastScale)});
-}
-
-template <class T>
-at::Tensor copy_of(const std::vector<T>& values, at::IntArrayRef shape, at::ScalarType type) {
-  std::int64_t count = 1;
-  for (const std::int64_t extent : shape) {
-    count *= std::max<std::int64_t>(0, extent);
-  }
-  if (static_cast<std::size_t>(count) != values.size()) {
-    throw user_error("data",
-                     "a data set's collate() gave {} values for a batch of [{}]; correct its "
-                     "HostBatch",
-                     values.size(), fmt::join(shape, ", "));
-  }
-  at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(type));
-  std::memcpy(tensor.data_ptr(), values.data(), values.size() * sizeof(T));
-  return tensor;
 }
 
 /// The description on which ranks must agree: names and shapes, in order.
@@ -120,29 +98,6 @@ std::shared_ptr<Communicator> or_alone(std::shared_ptr<Communicator> communicato
 
 }  // namespace
 
-Batch to_tensors(const HostBatch& host) {
-  if (!host.feature_shape.empty()) {
-    const std::vector<std::int64_t> labels =
-        host.label_shape.empty() ? std::vector{host.rows} : host.label_shape;
-    return {.inputs = copy_of(host.features, host.feature_shape, at::kFloat),
-            .labels = host.targets.empty() ? copy_of(host.labels, labels, at::kLong)
-                                           : copy_of(host.targets, labels, at::kFloat),
-            .tokens = host.tokens,
-            .loss_share = host.loss_share,
-            .label_count = counted_labels(host)};
-  }
-  return {.inputs = copy_of(host.inputs, {host.rows, host.length}, at::kLong),
-          .labels = copy_of(host.labels, {host.rows, host.length}, at::kLong),
-          .tokens = host.tokens,
-          .loss_share = host.loss_share,
-          .positions = host.positions.empty()
-                           ? at::Tensor()
-                           : copy_of(host.positions, {host.rows, host.length}, at::kLong),
-          .lengths =
-              host.lengths.empty() ? at::Tensor() : copy_of(host.lengths, {host.rows}, at::kLong),
-          .label_count = counted_labels(host)};
-}
-
 ConfigSource ConfigSource::of_text(std::string json) {
   ConfigSource source("");
   source.text_ = std::move(json);
@@ -166,33 +121,57 @@ Config ConfigSource::resolve(std::int64_t world_size) const {
 Engine::Impl::Impl(InitializeArgs arguments)
     : communicator(or_alone(std::move(arguments.communicator))),
       config(planned(arguments, agreed_config(arguments, *communicator), *communicator)),
-      schedule(config.schedule, config.optimizer.rate()),
-      learning_rate(std::move(arguments.learning_rate)),
-      settings(std::move(arguments.settings)),
-      groups(groups_of(arguments, config.decay_norms)),
+      rates(config, std::move(arguments.learning_rate),
+            groups_of(arguments.model, std::move(arguments.parameter_groups), config.decay_norms)),
       scaler(scaler_of(config)),
       accumulation(
           static_cast<std::size_t>(std::max<std::int64_t>(1, config.batch.accumulation_steps))),
+      groups(RowGroups::of(config, *communicator)),
       tensors(std::move(arguments.model),
               RankOptions::from(config, arguments.options,
                                 cores_of(config, arguments.options, *communicator)),
               *communicator),
       rank(tensors.rank()),
-      step(rank) {
-  check_reports();
-  if (arguments.dataset) {
-    start_loader(std::move(arguments.dataset), arguments.epochs, arguments.seed,
-                 arguments.prefetch);
+      step(rank),
+      all_ranks(*communicator, step),
+      exchange(all_ranks, rank.compute().lane(), groups,
+               rank.layout().shape.engine.loss_mean == LossMean::kTokens),
+      clock(rank, step),
+      reports(config, *communicator, tensors, step, all_ranks),
+      evaluator(tensors, step, all_ranks, groups),
+      checkpoints({.config = &config,
+                   .communicator = communicator.get(),
+                   .rank = &rank,
+                   .step = &step,
+                   .ranks = &all_ranks,
+                   .counters = &counters,
+                   .change = &change,
+                   .scaler = &scaler,
+                   .feed = &feed,
+                   .groups = groups,
+                   .accumulation = static_cast<std::int64_t>(accumulation),
+                   .settings = std::move(arguments.settings)}) {
+  if (!arguments.dataset) {
+    return;
   }
+  communicator->require_same("data", arguments.dataset->fingerprint());
+  feed.emplace(rank, std::move(arguments.dataset),
+               LoaderOptions{.sampler = {.world_size = static_cast<int>(groups.count),
+                                         .rank = static_cast<int>(groups.own),
+                                         .seed = arguments.seed},
+                             .micro_batch = config.batch.micro_batch_size,
+                             .accumulation = static_cast<std::int64_t>(accumulation),
+                             .epochs = arguments.epochs,
+                             .drop_last = config.dataloader_drop_last,
+                             .counts_labels = exchange.means_tokens()},
+               arguments.prefetch);
 }
 
 Engine::Impl::~Impl() {
-  if (!prefetches.empty()) {
-    prefetches.back()->close();
+  if (feed) {
+    feed->close();
   }
-  if (checkpointer) {
-    rank.loop().run(&Checkpointer::end, checkpointer.get());
-  }
+  checkpoints.end();
   tensors.stop();
 }
 
@@ -208,72 +187,28 @@ void Engine::Impl::fail(std::exception_ptr error) {
     if (cause.code() == ExitCode::kBadState) {
       throw;  // every rank comes to it after the same step, and can still be asked for its weights
     }
-    if (is_torn_) {
-      torn_by_ = cause;
-    }
+    change.fail(cause);
     tensors.give_up(cause);
     throw;
   } catch (const std::exception& cause) {
-    if (is_torn_) {
-      torn_by_ = failure(ExitCode::kFailure, "engine", "{}", cause.what());
-    }
+    change.fail(failure(ExitCode::kFailure, "engine", "{}", cause.what()));
     tensors.give_up(cause);
     throw;
   }
 }
 
 void Engine::Impl::require_whole() const {
-  if (torn_by_) {
-    throw failure(torn_by_->code(), "engine",
+  if (change.failed_by) {
+    throw failure(change.failed_by->code(), "engine",
                   "an earlier call failed amid a step or a load, and the engine cannot go on: {}; "
                   "make a new one, and load a checkpoint",
-                  torn_by_->what());
+                  change.failed_by->what());
   }
-}
-
-void Engine::Impl::start_loader(std::shared_ptr<const Dataset> dataset, std::int64_t epochs,
-                                std::uint64_t seed, const PrefetchOptions& ahead) {
-  if (ahead.workers < 1 || ahead.depth < 1) {
-    throw user_error("engine",
-                     "InitializeArgs::prefetch has {} workers and a depth of {}; the loader needs "
-                     "1 of each at least",
-                     ahead.workers, ahead.depth);
-  }
-  data_fingerprint = dataset->fingerprint();
-  communicator->require_same("data", data_fingerprint);
-  loader.emplace(std::move(dataset),
-                 LoaderOptions{.sampler = {.world_size = static_cast<int>(groups_of_ranks()),
-                                           .rank = static_cast<int>(group_of_rank()),
-                                           .seed = seed},
-                               .micro_batch = config.batch.micro_batch_size,
-                               .accumulation = static_cast<std::int64_t>(accumulation),
-                               .epochs = epochs,
-                               .drop_last = config.dataloader_drop_last,
-                               .counts_labels = means_tokens()});
-  data_pool.emplace(rank.loop(), CpuPool::Options{.threads = ahead.workers, .name = "data"});
-  prefetch_options = ahead;
-  shuffle_seed = seed;
-  start_prefetch(0);
-}
-
-void Engine::Impl::start_prefetch(std::int64_t first) {
-  if (!prefetches.empty()) {
-    prefetches.back()->close();
-  }
-  const auto make = [this](std::uint64_t number) {
-    return loader->make(static_cast<std::int64_t>(number));
-  };
-  prefetches.push_back(std::make_unique<DataPrefetch<HostBatch>>(
-      DataPrefetch<HostBatch>::Options{.pool = &*data_pool,
-                                       .make = make,
-                                       .first = static_cast<std::uint64_t>(first),
-                                       .depth = prefetch_options.depth}));
-  prefetches.back()->start(rank.scope());
 }
 
 void Engine::Impl::require_between_steps(std::string_view call) const {
   require_whole();
-  if (is_torn_) {
+  if (change.is_open) {
     throw user_error("engine",
                      "{} was called within a step, after {} of its {} backward() calls{}; call it "
                      "before the step's first forward() or after its step()",
@@ -283,7 +218,7 @@ void Engine::Impl::require_between_steps(std::string_view call) const {
 }
 
 void Engine::Impl::require_no_gathers_ahead(std::string_view call) const {
-  if (communicator->world_size() > 1 && !(is_torn_ && micro_step == step_micro_batches)) {
+  if (communicator->world_size() > 1 && !(change.is_open && micro_step == step_micro_batches)) {
     require_between_steps(call);
   }
 }
@@ -304,143 +239,63 @@ void Engine::Impl::require_step_of(std::size_t micro_batches) const {
   }
 }
 
-double Engine::Impl::rate_of(std::int64_t optimizer_step) const {
-  const std::int64_t step = optimizer_step + schedule_offset;
-  return learning_rate ? learning_rate(step) : schedule.lr_at(step);
-}
+// ---- one step
 
-double Engine::Impl::loss_gradient() const {
-  const double scale = scaler ? scaler->scale() : 1;
-  if (means_tokens()) {
-    return scale * loss_shares_.back();
-  }
-  return scale / (static_cast<double>(step_micro_batches) * static_cast<double>(groups_of_ranks()));
-}
-
-void Engine::Impl::begin_step(std::size_t micro_batches_of_step) {
-  is_torn_ = true;
-  step_micro_batches = micro_batches_of_step;
-  // The last step that may be skipped looks where its numbers go wrong: the run's end will tell.
-  looks = skipped_in_a_row > 0 && skipped_in_a_row + 1 >= skips_allowed();
-  step.begin(global_steps + 1, step_micro_batches, update_of_step(rate_of(applied_steps + 1)));
+void Engine::Impl::begin_step(std::size_t micro_batches) {
+  change.is_open = true;
+  step_micro_batches = micro_batches;
   micro_step = 0;
-  losses_.clear();
-  loss_shares_.clear();
-  share_ = {};
-  extents_.clear();
-  phases_ = {};
-  busy_at_start_ = rank.busy();
-  watch_ = Stopwatch();
-}
-
-Task<std::optional<Batch>> Engine::Impl::next_batch() {
-  const Stopwatch waited;
-  std::optional<HostBatch> host = co_await prefetches.back()->address().ask(NextBatch<HostBatch>{});
-  data_wait_s_ += waited.elapsed_s();
-  if (!host) {
-    co_return std::nullopt;
-  }
-  ++batches_taken;
-  auto make = [&] { return to_tensors(*host); };
-  co_return co_await rank.compute().lane().run(make, "make tensors");
+  // The last step that may be skipped looks where its numbers go wrong: the run's end will tell.
+  looks = counters.skipped_in_a_row > 0 && counters.skipped_in_a_row + 1 >= skips_allowed();
+  step.begin(counters.global_steps + 1, micro_batches, update_of_step());
+  exchange.begin();
+  clock.begin();
 }
 
 Task<> Engine::Impl::forward(Batch batch) {
-  const std::int64_t rows = batch.inputs.size(0);
-  const std::int64_t length = batch.inputs.is_floating_point() ? 1 : batch.inputs.size(1);
-  if (counts_for_group()) {
-    share_.tokens += batch.tokens >= 0 ? batch.tokens : rows * length;
-    share_.sequences += rows;
-  }
-  share_.longest = std::max(share_.longest, length);
-  co_await note_labels(&batch);
-  extents_.push_back({.rows = rows,
-                      .length = length,
-                      .share = 1.0 / static_cast<double>(config.sequence_parallel_size)});
-  if (means_tokens()) {
-    loss_shares_.push_back(batch.loss_share.value());
-  }
-  batch.number = micro_batches++ * groups_of_ranks() + group_of_rank();
+  co_await exchange.add(&batch);
+  batch.number = counters.micro_batches++ * groups.count + groups.own;
   const Stopwatch watch;
   co_await step.forward(co_await tensors.micro_batch(std::move(batch), looks));
-  last_micro_step_ = {.forward_s = watch.elapsed_s()};
-  phases_.forward_s += last_micro_step_.forward_s;
+  clock.add_forward(watch.elapsed_s());
 }
 
 Task<> Engine::Impl::backward(double factor) {
   const Stopwatch watch;
   const double reduce_s = step.exposure().reduce_s;
   co_await step.backward(loss_gradient() * factor);
-  last_micro_step_.backward_s = watch.elapsed_s();
-  last_micro_step_.allreduce_s = step.exposure().reduce_s - reduce_s;
-  phases_.backward_s += last_micro_step_.backward_s;
-  phases_.allreduce_s += last_micro_step_.allreduce_s;
-}
-
-TrainStep::Update Engine::Impl::update_of_step(double rate) const {
-  TrainStep::Update update{.applied_step = applied_steps + 1,
-                           .gradient_clipping = config.gradient_clipping,
-                           .loss_scale = scaler ? scaler->scale() : 1};
-  UpdateConfig base = update_config(config.optimizer);
-  base.lr = rate;
-  if (const auto betas = betas_of(applied_steps + 1); betas && base.kind != OptimizerKind::kMuon) {
-    base.beta1 = (*betas)[0];
-    base.beta2 = (*betas)[1];
-  }
-  // DeepSpeed's schedules of absolute rates give every group the same one.
-  const bool scales = learning_rate || config.schedule.type == ScheduleType::kConstant ||
-                      config.schedule.type == ScheduleType::kWarmupCosine;
-  for (const ParameterGroup& group : groups) {
-    UpdateConfig own = base;
-    own.lr *= group.learning_rate_factor;
-    own.weight_decay = group.weight_decay.value_or(base.weight_decay);
-    std::ranges::copy(update_groups(own, scales ? config.optimizer.adam_lr_factor() : 1),
-                      std::back_inserter(update.groups));
-  }
-  return update;
+  clock.add_backward(watch.elapsed_s(), step.exposure().reduce_s - reduce_s);
 }
 
 Task<StepResult> Engine::Impl::finish() {
-  const double rate = rate_of(applied_steps + 1);
-  const TrainStep::Update update = update_of_step(rate);
-  StepResult result{.learning_rate = rate, .loss_scale = update.loss_scale};
+  const TrainStep::Update update = update_of_step();
   const Stopwatch watch;
-  losses_ = co_await step.losses();
+  const std::vector<float> losses = co_await step.losses();
   const double read_s = watch.elapsed_s();
-  result = co_await share_with_ranks(std::move(result));
+  auto [result, of_saves] = co_await exchange.share(
+      {.learning_rate = rate_of(next_step()), .loss_scale = update.loss_scale}, losses,
+      {.stop = stop_asked,
+       .save = std::exchange(save_asked, false),
+       .checkpoint = checkpoints.phase()});
   const double shared_s = watch.elapsed_s() - read_s;
   const double reduce_s = step.exposure().reduce_s;
   result.verdict = co_await step.finish(update);
   const double finish_s = watch.elapsed_s();
-  is_torn_ = false;
-  result.step = ++global_steps;
+  change.is_open = false;
+  result.step = ++counters.global_steps;
   if (count(result.verdict)) {
     throw co_await bad_state(result.loss, result.verdict.norm.bad_parameter);
   }
-  measure(result);
-  measure_phases(result, finish_s, shared_s + step.exposure().reduce_s - reduce_s);
-  if (reports_steps()) {
-    co_await report(result);
+  clock.measure(result, finish_s, shared_s + step.exposure().reduce_s - reduce_s,
+                feed ? feed->take_wait_s() : 0, step_micro_batches, tensors.resident_bytes());
+  if (reports.any()) {
+    co_await reports.report(result, exchange.extents());
   }
-  if (checkpointer && checkpointer->is_active()) {
-    co_await checkpointer->advance(checkpoint_phases_);
-    result.checkpoint = checkpointer->take_outcome();
-  }
+  result.checkpoint = co_await checkpoints.advance(of_saves);
   co_return result;
 }
 
-Task<at::Tensor> Engine::Impl::infer(Batch batch, HeadOutput output) {
-  const std::shared_ptr<TensorBatch> inference =
-      co_await tensors.inference(std::move(batch), output);
-  co_await step.infer(inference);
-  co_return co_await tensors.result_of(inference);
-}
-
 Task<StepResult> Engine::Impl::step_on(std::vector<Batch> batches) {
-  require_between_steps("train_step()");
-  if (means_tokens()) {
-    co_await set_loss_shares(&batches);
-  }
   begin_step(batches.size());
   for (const Batch& batch : batches) {
     co_await forward(batch);
@@ -449,36 +304,74 @@ Task<StepResult> Engine::Impl::step_on(std::vector<Batch> batches) {
   co_return co_await finish();
 }
 
+Task<StepResult> Engine::Impl::step_on_loader() {
+  begin_step(accumulation);
+  for (std::size_t a = 0; a < accumulation; ++a) {
+    std::optional<Batch> batch = co_await feed->next();
+    TANDEM_CHECK(batch.has_value(), "the loader counted its batches");
+    co_await forward(std::move(*batch));
+    co_await backward();
+  }
+  co_return co_await finish();
+}
+
+double Engine::Impl::loss_gradient() const {
+  const double scale = scaler ? scaler->scale() : 1;
+  if (exchange.means_tokens()) {
+    return scale * exchange.last_share();
+  }
+  return scale / (static_cast<double>(step_micro_batches) * static_cast<double>(groups.count));
+}
+
+TrainStep::Update Engine::Impl::update_of_step() const {
+  return {.groups = rates.groups(next_step() + counters.schedule_offset),
+          .applied_step = next_step(),
+          .gradient_clipping = config.gradient_clipping,
+          .loss_scale = scaler ? scaler->scale() : 1};
+}
+
 bool Engine::Impl::count(const Verdict& verdict) {
   last_verdict = verdict;
   const bool skipped = verdict.outcome == StepOutcome::kSkip;
   const bool searches_scale = scaler && scaler->may_fall();
-  skipped_steps += skipped ? 1 : 0;
-  applied_steps += skipped ? 0 : 1;
-  skipped_in_a_row = !skipped ? 0 : searches_scale ? skipped_in_a_row : skipped_in_a_row + 1;
+  counters.skipped_steps += skipped ? 1 : 0;
+  counters.applied_steps += skipped ? 0 : 1;
+  if (!skipped) {
+    counters.skipped_in_a_row = 0;
+  } else if (!searches_scale) {
+    ++counters.skipped_in_a_row;
+  }
   if (scaler) {
     scaler->update(skipped);
   }
-  return skipped_in_a_row >= skips_allowed();
+  return counters.skipped_in_a_row >= skips_allowed();
 }
 
-void Engine::Impl::measure(StepResult& result) {
-  result.step_time_s = watch_.elapsed_s();
-  result.exposure = step.exposure();
-  result.exposure.data_s = std::exchange(data_wait_s_, 0);
-  result.exposure.checkpoint_s += std::exchange(checkpoint_wait_s_, 0);
-  const Busy now = rank.busy();
-  result.exposure.compute_busy_s = now.compute_s - busy_at_start_.compute_s;
-  result.exposure.optimizer_busy_s = now.optimizer_s - busy_at_start_.optimizer_s;
-  result.exposure.copy_busy_s = now.copy_s - busy_at_start_.copy_s;
-  result.exposure.to_device_busy_s = now.to_device_s - busy_at_start_.to_device_s;
-  result.exposure.to_host_busy_s = now.to_host_s - busy_at_start_.to_host_s;
-  result.exposure.disk_busy_s = now.disk_s - busy_at_start_.disk_s;
-  result.peak_device_bytes = static_cast<std::int64_t>(tensors.resident_bytes().device);
-  const double busiest = std::max({result.exposure.compute_busy_s, result.exposure.optimizer_busy_s,
-                                   result.exposure.copy_busy_s, result.exposure.to_device_busy_s,
-                                   result.exposure.to_host_busy_s, result.exposure.disk_busy_s});
-  result.overlap_efficiency = std::min(1.0, busiest / result.step_time_s);
+Task<Error> Engine::Impl::bad_state(double loss, std::string bad_gradient) {
+  const std::string cause = co_await cause_of_bad_state(
+      &rank, &step, &all_ranks,
+      {.loss = loss, .gradient = std::move(bad_gradient), .micro_batches = step_micro_batches});
+  co_return failure(ExitCode::kBadState, "train",
+                    "the gradient was not finite for {} steps in a row (limit {}): {}; lower the "
+                    "learning rate, or look at the data",
+                    counters.skipped_in_a_row, skips_allowed(), cause);
+}
+
+// ---- checkpoints
+
+Task<bool> Engine::Impl::begin_checkpoint(CheckpointArgs args) {
+  require_between_steps("begin_checkpoint()");
+  const Stopwatch watch;
+  const bool begun = co_await checkpoints.begin(std::move(args));
+  clock.add_checkpoint_wait(watch.elapsed_s());
+  co_return begun;
+}
+
+Task<std::optional<CheckpointOutcome>> Engine::Impl::finish_checkpoint() {
+  const Stopwatch watch;
+  std::optional<CheckpointOutcome> outcome = co_await checkpoints.finish();
+  clock.add_checkpoint_wait(watch.elapsed_s());
+  co_return outcome;
 }
 
 }  // namespace tandem

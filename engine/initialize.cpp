@@ -9,9 +9,9 @@
 
 namespace tandem {
 
-double Optimizer::get_lr() const { return impl_->rate_of(impl_->applied_steps + 1); }
+double Optimizer::get_lr() const { return impl_->rate_of(impl_->next_step()); }
 double Optimizer::loss_scale() const { return impl_->scaler ? impl_->scaler->scale() : 1; }
-std::int64_t Optimizer::steps() const { return impl_->applied_steps; }
+std::int64_t Optimizer::steps() const { return impl_->counters.applied_steps; }
 
 DataLoader::Iterator DataLoader::begin() {
   at_epoch_end_ = false;
@@ -20,22 +20,22 @@ DataLoader::Iterator DataLoader::begin() {
 }
 
 std::int64_t DataLoader::size() const {
-  return impl_->loader ? impl_->loader->batches_per_epoch() : 0;
+  return impl_->feed ? impl_->feed->loader().batches_per_epoch() : 0;
 }
 
-std::int64_t DataLoader::epoch() const { return size() == 0 ? 0 : impl_->batches_taken / size(); }
+std::int64_t DataLoader::epoch() const { return size() == 0 ? 0 : impl_->feed->taken() / size(); }
 
 void DataLoader::advance() {
   batch_.reset();
   if (at_epoch_end_ || size() == 0) {
     return;
   }
-  batch_ = impl_->run(&Engine::Impl::next_batch, impl_.get());
-  at_epoch_end_ = !batch_ || impl_->batches_taken % size() == 0;
+  batch_ = impl_->run(&DataFeed::next, &*impl_->feed);
+  at_epoch_end_ = !batch_ || impl_->feed->taken() % size() == 0;
 }
 
 double Scheduler::get_last_lr() const {
-  return impl_->rate_of(std::max<std::int64_t>(1, impl_->applied_steps));
+  return impl_->rate_of(std::max<std::int64_t>(1, impl_->counters.applied_steps));
 }
 double Scheduler::lr_at(std::int64_t step) const {
   if (step < 1) {

@@ -32,6 +32,16 @@ bool detail::is_stopped(const std::exception_ptr& error) noexcept {
   }
 }
 
+bool detail::is_closing(const std::exception_ptr& error) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (const ActorClosed&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 bool ExitReason::restartable() const noexcept {
   if (error == nullptr) {
     return true;

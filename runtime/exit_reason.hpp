@@ -37,6 +37,8 @@ struct ExitReason {
 namespace detail {
 /// Whether it is the Stopped of stop_token.hpp.
 [[nodiscard]] bool is_stopped(const std::exception_ptr& error) noexcept;
+/// Whether it is ActorClosed.
+[[nodiscard]] bool is_closing(const std::exception_ptr& error) noexcept;
 }  // namespace detail
 
 }  // namespace tandem

@@ -132,7 +132,7 @@ void Scope::note_left(const detail::RootTask::promise_type& task) noexcept {
 
 void Scope::fail(const char* task, std::exception_ptr error, const char* message) {
   loop_.check_here();
-  if (stop_requested() && detail::is_stopped(error)) {
+  if (stop_requested() && (detail::is_stopped(error) || detail::is_closing(error))) {
     return;  // as asked
   }
   failures_.push_back({task, std::move(error), message});

@@ -2,9 +2,10 @@
 //
 // join() always awaits all of them. The first failure asks the siblings to stop (their StopToken)
 // and is what join() rethrows; the later ones are kept in failures(). A Stopped that follows a
-// request is no failure, nor is an ActorClosed: actors end in any order. A scope dies empty; one that dies because an exception passes, where its
-// loop does not run, asks its tasks to stop and waits for them. Failures of a scope that dies
-// without a join() or failures() that came after them are said on stderr.
+// request is no failure, nor is an ActorClosed: actors end in any order. A scope dies empty; one
+// that dies because an exception passes, where its loop does not run, asks its tasks to stop and
+// waits for them. Failures of a scope that dies without a join() or failures() that came after them
+// are said on stderr.
 // It may own actors: start<A>(args...) makes one and starts it; join() closes it when all else has
 // ended, the newest first, and it dies with the scope.
 // Thread rule: the loop's thread (or of the owner's while the loop does not run); spawn() from
@@ -87,8 +88,6 @@ class Scope {
   [[nodiscard]] std::size_t running() const noexcept {
     return running_ + arriving_.load(std::memory_order_relaxed);
   }
-  /// Whether a join() or failures() has taken the first failure, or there is none.
-  [[nodiscard]] bool is_cause_taken() const noexcept { return seen_ > 0 || failures_.empty(); }
   /// Every failure, in the order in which they happened. The caller sees to them from then on:
   /// they are not said on stderr any more.
   [[nodiscard]] const std::vector<TaskFailure>& failures() const noexcept {

@@ -96,7 +96,7 @@ Task<> ScaledRank::main(ScaledRank* self, int steps) {
     co_await self->train_step(number);
   }
   co_await self->step_->drain();
-  co_await self->rank_->end();
+  co_await self->rank_->end(/*has_failed=*/false);
 }
 
 Task<> ScaledRank::train_step(std::int64_t number) {

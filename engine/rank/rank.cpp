@@ -307,7 +307,7 @@ void Rank::start_actors() {
   optimizer_->start(scope_);
 }
 
-Task<> Rank::end() {
+Task<> Rank::end(bool has_failed) {
   try {
     co_await optimizer_->address().ask(RollBackUpdates{});  // of a step that has not ended
     co_await optimizer_->address().ask(DrainOptimizer{});
@@ -334,8 +334,8 @@ Task<> Rank::end() {
   }
   scope_.request_stop();
   co_await scope_.empty();
-  if (scope_.is_cause_taken()) {
-    (void)scope_.failures();  // the later ones follow from it
+  if (has_failed) {
+    (void)scope_.failures();
   }
 }
 

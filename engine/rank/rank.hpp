@@ -3,7 +3,7 @@
 // RankLayout says what lies where, RankMemory holds it, WeightLoader fills it, ComputeQueue
 // computes with it; here they are made in that order and wired to actors (make_actors). A Rank has
 // no schedule: TrainStep decides what happens when, with the parts. Nor has it threads, connections
-// or tensors: a TensorRank (engine/tensor_rank.hpp) has those, and the simulator has others.
+// or tensors: a TensorRank (engine/run/tensor_rank.hpp) has those, and the simulator has others.
 // Invariant: memory and pools outlive the actors, actors outlive what is asked of them.
 // Thread rule: the loop's thread, but for what a part marks for the compute lane.
 #pragma once
@@ -98,8 +98,9 @@ class Rank {
 
   /// Loads the weights, and makes and starts the actors, which end() has to end.
   Task<> start();
-  /// Ends the actors and waits for their work. Once.
-  Task<> end();
+  /// Ends the actors and waits for their work. Once. `has_failed`: the caller knows why the rank
+  /// ends, and what fails with it is not reported.
+  Task<> end(bool has_failed);
 
   [[nodiscard]] const RankOptions& options() const noexcept { return options_; }
   [[nodiscard]] EventLoop& loop() noexcept { return *parts_.loop; }
@@ -110,6 +111,7 @@ class Rank {
   [[nodiscard]] const RankMemory& memory() const noexcept { return memory_; }
   [[nodiscard]] WeightLoader& loader() noexcept { return loader_; }
   [[nodiscard]] ComputeQueue& compute() noexcept { return compute_; }
+  [[nodiscard]] bool computes_on_gpu() const noexcept { return compute_.on_gpu(); }
 
   [[nodiscard]] const std::vector<std::unique_ptr<ParameterShard>>& shards() const noexcept {
     return shards_;

@@ -174,10 +174,11 @@ TEST(CommsLogger, CountsWhatTheStepPlanSays) {
       EXPECT_EQ(counts_of(rank.comms, "reduce_scatter_tensor"), plan.reductions) << slots;
       EXPECT_EQ(counts_of(rank.comms, "all_reduce"),
                 (std::map<std::int64_t, std::int64_t>{{sizeof(NormLimbs), kSteps}}));
-      // A step begins with the ranks' numbers of micro-batches and ends with their losses.
+      // A step begins with the ranks' numbers of micro-batches and labels, and ends with their
+      // losses.
       const auto told = counts_of(rank.comms, "all_gather");
       ASSERT_THAT(told, SizeIs(2));
-      EXPECT_EQ(told.begin()->first, std::int64_t{sizeof(std::size_t)});
+      EXPECT_EQ(told.begin()->first, std::int64_t{2 * sizeof(std::size_t)});
       EXPECT_EQ(told.begin()->second, kSteps);
       EXPECT_EQ(told.rbegin()->second, kSteps);
       for (const CommsRow& row : rank.comms.rows) {

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/actor.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/util/error.hpp"
 
@@ -152,6 +153,29 @@ TEST_F(ScopeTest, CurrentStopTokenIsTheScopesOwn) {
       },
       &scope);
   EXPECT_EQ(log, (std::vector<std::string>{"asks stopped"}));
+}
+
+TEST_F(ScopeTest, AnActorThatEndedFirstIsNoFailureOfAScopeThatStops) {
+  struct Ping {
+    using Reply = int;
+  };
+  struct Server : Actor<Server, Ping> {
+    void handle(Ping, ReplyTo<Ping> reply) { waiting.push_back(std::move(reply)); }
+    std::vector<ReplyTo<Ping>> waiting;
+  };
+  Server server;
+  Scope scope(loop);
+  server.start(scope);
+  scope.spawn(
+      "client", [](Server* s) -> Task<> { (void)co_await s->address().ask(Ping()); }, &server);
+  loop.run(
+      [](Scope* s) -> Task<> {
+        co_await sleep_for(1ms);
+        s->request_stop();
+        co_await s->join();  // a failure would be rethrown
+      },
+      &scope);
+  EXPECT_TRUE(scope.failures().empty());
 }
 
 TEST_F(ScopeTest, StoppedWithoutARequestIsAFailure) {

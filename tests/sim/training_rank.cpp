@@ -123,7 +123,7 @@ Task<> TrainingRank::main(TrainingRank* self) {
   if (started) {
     self->prefetch.close();
     self->checkpoints.close();
-    co_await self->training->end();
+    co_await self->training->end(error != nullptr);
   }
   self->ended_at = EventLoop::current().now();
 }

@@ -15,23 +15,29 @@
 #include "tools/cli/commands.hpp"
 #include "trainer/finetune/config.hpp"
 #include "trainer/finetune/flags.hpp"
+#include "trainer/flags/flag_table.hpp"
 #include "trainer/program/program.hpp"
 
 namespace tandem {
 namespace {
 
 /// Those of the trainer that stand for keys, or for "auto".
-void add_auto_flags(CLI::App& app, FinetuneFlags& f) {
-  app.option_defaults()->group("What \"auto\" takes, as in tandem train");
-  app.add_option("--batch_size,--per_device_train_batch_size", f.batch_size,
-                 "Records per micro-batch of one rank; \"auto\" without it: 8");
-  app.add_option("--lr,--learning_rate", f.lr, "Learning rate; \"auto\" without it: 5e-5");
-  app.add_option("--weight_decay", f.weight_decay, "Decoupled weight decay")->capture_default_str();
-  app.add_option("--warmup,--warmup_ratio", f.warmup, "Share of the steps of the warm-up")
-      ->capture_default_str();
-  app.add_option("--steps,--max_steps", f.steps, "Optimizer steps of the run");
-  app.add_option("--model_name,--model_name_or_path", f.model_name,
-                 "Folder or hub id whose config.json says hidden_size");
+FlagGroup auto_flags(FinetuneFlags& f) {
+  return {
+      "What \"auto\" takes, as in tandem train",
+      {
+          {"--batch_size,--per_device_train_batch_size",
+           flags::number(f.batch_size).without_default(),
+           "Records per micro-batch of one rank; \"auto\" without it: 8"},
+          {"--lr,--learning_rate", flags::number(f.lr).without_default(),
+           "Learning rate; \"auto\" without it: 5e-5"},
+          {"--weight_decay", flags::number(f.weight_decay), "Decoupled weight decay"},
+          {"--warmup,--warmup_ratio", flags::number(f.warmup), "Share of the steps of the warm-up"},
+          {"--steps,--max_steps", flags::number(f.steps).without_default(),
+           "Optimizer steps of the run"},
+          {"--model_name,--model_name_or_path", flags::text(f.model_name),
+           "Folder or hub id whose config.json says hidden_size"},
+      }};
 }
 
 }  // namespace
@@ -43,17 +49,15 @@ int run_config(int argc, char** argv) {
   std::string file;
   std::int64_t world_size = 1;
   app.add_option("FILE", file, "the DeepSpeed JSON")->required();
-  app.add_option("--world_size", world_size, "number of ranks to solve the batch sizes for")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 20))
-      ->capture_default_str();
-  add_config_flags(app, flags);
-  add_auto_flags(app, flags);
+  FlagTable table(app);
+  table.add({"",
+             {{"--world_size", flags::number(world_size).above_zero(1 << 20),
+               "number of ranks to solve the batch sizes for"}}});
+  table.add({config_flags(flags), auto_flags(flags)});
   if (!parse_run_flags(app, flags, argc, argv)) {
     return 0;
   }
-  if (!flags.dtype.empty()) {
-    require_one_of("--dtype", flags.dtype, {"fp32", "bf16", "fp16"});
-  }
+  table.check();
   AutoSources sources{.trainer_defaults = true};
   if (!flags.model_name.empty()) {
     sources.hidden_size = read_hf_config(resolve_model_folder(flags.model_name)).hidden_size;

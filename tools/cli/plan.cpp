@@ -21,6 +21,7 @@
 #include "runtime/util/one_line.hpp"
 #include "tools/cli/commands.hpp"
 #include "trainer/finetune/config.hpp"
+#include "trainer/flags/flag_table.hpp"
 #include "trainer/program/notes.hpp"
 #include "trainer/program/program.hpp"
 
@@ -48,40 +49,37 @@ struct PlanFlags : FinetuneFlags {
   double step_time = 0;        // s, of the same global batch on one host
 };
 
-void add_flags(CLI::App& app, PlanFlags& f) {
-  app.add_option("--model_name", f.model_name,
-                 "Folder with config.json, a config.json, or a hub id in the cache")
-      ->required();
-  app.add_option("--world_size", f.world_size, "Ranks")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--ranks_per_host", f.ranks_per_host, "Of these on one host; 0: all")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--gpu_memory_gb", f.gpu_memory_gb,
-                 "GiB of one rank's accelerator; default: what is free here");
-  app.add_option("--host_memory_gb", f.host_memory_gb,
-                 "GiB of one host, for all its ranks; default: what is free here");
-  app.add_option(
-         "--hosts", f.hosts,
-         "With --ranks_per_host ranks each (1): also what a step sends over their links and "
-         "how long it would take, on each number of hosts up to this one")
-      ->check(CLI::Range(1, 4096));
-  app.add_option(
-      "--network", f.network,
-      "With --hosts: GB/s of a host's link in one direction; `tandem bench net` measures");
-  app.add_option("--network_latency", f.network_latency, "With --hosts: of a message, in us");
-  app.add_option("--step_time", f.step_time,
-                 "With --hosts: seconds of a step with this global batch on one host");
-  app.add_flag("--json", f.json, "Print JSON instead of the table");
-  add_memory_flags(app, f);
-  add_config_flags(app, f);
-  add_engine_flags(app, f);
+FlagGroup own_flags(PlanFlags& f) {
+  constexpr double kMostRanks = 1 << 20;
+  return {
+      "",
+      {
+          {"--model_name", flags::text(f.model_name).required(),
+           "Folder with config.json, a config.json, or a hub id in the cache"},
+          {"--world_size", flags::number(f.world_size).above_zero(kMostRanks), "Ranks"},
+          {"--ranks_per_host", flags::number(f.ranks_per_host).not_negative(kMostRanks),
+           "Of these on one host; 0: all"},
+          {"--gpu_memory_gb",
+           flags::number(f.gpu_memory_gb).not_negative(kMostGib).without_default(),
+           "GiB of one rank's accelerator; default: what is free here"},
+          {"--host_memory_gb",
+           flags::number(f.host_memory_gb).not_negative(kMostGib).without_default(),
+           "GiB of one host, for all its ranks; default: what is free here"},
+          {"--hosts", flags::number(f.hosts).above_zero(4096).if_given().without_default(),
+           "With --ranks_per_host ranks each (1): also what a step sends over their links and how "
+           "long it would take, on each number of hosts up to this one"},
+          {"--network", flags::number(f.network).without_default(),
+           "With --hosts: GB/s of a host's link in one direction; `tandem bench net` measures"},
+          {"--network_latency", flags::number(f.network_latency).without_default(),
+           "With --hosts: of a message, in us"},
+          {"--step_time", flags::number(f.step_time).without_default(),
+           "With --hosts: seconds of a step with this global batch on one host"},
+          {"--json", flags::on(f.json), "Print JSON instead of the table"},
+      }};
 }
 
 /// --device auto: cuda with --gpu_memory_gb or a GPU.
 DeviceKind device_of(const PlanFlags& f) {
-  require_one_of("--device", f.device, {"auto", "cpu", "cuda", "sim"});
   if (f.device == "auto") {
     return f.gpu_memory_gb > 0 || !gpus().empty() ? DeviceKind::kCuda : DeviceKind::kCpu;
   }
@@ -217,13 +215,17 @@ int run_plan(int argc, char** argv) {
   CLI::App app("The memory that a run would need, and whether it fits; nothing is allocated",
                "tandem plan");
   PlanFlags flags;
-  add_flags(app, flags);
+  FlagTable table(app);
+  table.add(own_flags(flags));
+  table.add(memory_flags(flags));
+  table.add({config_flags(flags), engine_flags(flags)});
   if (!parse_run_flags(app, flags, argc, argv)) {
     return 0;
   }
+  table.check();
   settle_hosts(flags);
   const DeviceKind device = device_of(flags);
-  check_memory_flags(flags);
+  check_trained_flags(flags);
   check_engine_flags(flags, device);
   const HfConfig shape = described(flags.model_name);
   const Config config =

@@ -4,67 +4,60 @@
 #include <fmt/format.h>
 
 #include "runtime/util/error.hpp"
-#include "trainer/program/seed_flag.hpp"
+#include "trainer/flags/flag_table.hpp"
 
 namespace tandem {
 
 namespace {
 
-void add_example_flags(CLI::App& app, CifarFlags& f) {
-  app.add_option("-e,--epochs", f.epochs, "Epochs, 0.5 or 1.5, too")->capture_default_str();
-  app.add_option("--log-interval,--log_interval", f.log_interval, "Mini-batches between loss lines")
-      ->capture_default_str();
-  app.add_flag("--moe", f.moe, "Mixtures of experts before the last layer");
-  app.add_option("--ep-world-size", f.ep_world_size,
-                 "Ranks that share the experts, each with a part of them")
-      ->capture_default_str();
-  app.add_option("--num-experts", f.num_experts, "Experts of each mixture, one number or more")
-      ->expected(1, -1);
-  app.add_option("--mlp-type", f.mlp_type, "standard or residual")->capture_default_str();
-  app.add_option("--top-k", f.top_k, "Experts per image")->capture_default_str();
-  app.add_option("--min-capacity", f.min_capacity, "Least places of an expert")
-      ->capture_default_str();
-  app.add_option("--noisy-gate-policy", f.noisy_gate_policy, "None, RSample or Jitter");
-  app.add_option("--moe-aux-loss-coef", f.moe_aux_loss_coef,
-                 "Share of the gates' loss, which is 1 where all experts are chosen alike")
-      ->capture_default_str();
-  app.add_flag("--moe-param-group", f.moe_param_group, "Parameter groups of their own for experts");
+FlagGroup example_flags(CifarFlags& f) {
+  return {"",
+          {
+              {"-e,--epochs", flags::number(f.epochs).above_zero(), "Epochs, 0.5 or 1.5, too"},
+              {"--log-interval,--log_interval", flags::number(f.log_interval).above_zero(),
+               "Mini-batches between loss lines"},
+              {"--moe", flags::on(f.moe), "Mixtures of experts before the last layer"},
+              {"--ep-world-size", flags::number(f.ep_world_size).above_zero(),
+               "Ranks that share the experts, each with a part of them"},
+              {"--num-experts", flags::numbers(f.num_experts).above_zero(),
+               "Experts of each mixture, one number or more"},
+              {"--mlp-type", flags::text(f.mlp_type).one_of({"standard", "residual"}),
+               "standard or residual"},
+              {"--top-k", flags::number(f.top_k), "Experts per image"},
+              {"--min-capacity", flags::number(f.min_capacity).not_negative(),
+               "Least places of an expert"},
+              {"--noisy-gate-policy",
+               flags::text(f.noisy_gate_policy).one_of({"None", "RSample", "Jitter"}),
+               "None, RSample or Jitter"},
+              {"--moe-aux-loss-coef", flags::number(f.moe_aux_loss_coef).not_negative(),
+               "Share of the gates' loss, which is 1 where all experts are chosen alike"},
+              {"--moe-param-group", flags::on(f.moe_param_group),
+               "Parameter groups of their own for experts"},
+          }};
 }
 
-void add_own_flags(CLI::App& app, CifarFlags& f) {
-  app.add_option("--data_dir", f.data_dir,
-                 "Folder with CIFAR-10, binary or Python archive; default: what `./tandem fetch "
-                 "dataset cifar10` got, else a generated set");
-  app.add_option("--output_dir", f.output_dir,
-                 "Where metrics, summary, weights and images go; default: runs/cifar10-<time>");
-  app.add_option("--steps", f.steps, "Stop after N optimizer steps; 0: --epochs decides")
-      ->capture_default_str();
-  add_seed(app, f.seed, "Seed of weights and shuffle");
-  app.add_option("--init_weights", f.init_weights,
-                 "safetensors file to start from; default: fresh weights");
-  app.add_option("--workers", f.workers, "Threads that make micro-batches")->capture_default_str();
-  app.add_option("--prefetch", f.prefetch, "Micro-batches made ahead")->capture_default_str();
-  add_summary_skip(app, f);
+FlagGroup own_flags(CifarFlags& f) {
+  return {
+      "",
+      {
+          {"--data_dir", flags::text(f.data_dir),
+           "Folder with CIFAR-10, binary or Python archive; default: what `./tandem fetch dataset "
+           "cifar10` got, else a generated set"},
+          {"--output_dir", flags::text(f.output_dir),
+           "Where metrics, summary, weights and images go; default: runs/cifar10-<time>"},
+          {"--steps", flags::number(f.steps).not_negative(),
+           "Stop after N optimizer steps; 0: --epochs decides"},
+          {"--seed", flags::seed(f.seed), "Seed of weights and shuffle"},
+          {"--init_weights", flags::text(f.init_weights),
+           "safetensors file to start from; default: fresh weights"},
+          {"--workers", flags::number(f.workers).above_zero(), "Threads that make micro-batches"},
+          {"--prefetch", flags::number(f.prefetch).above_zero(), "Micro-batches made ahead"},
+          summary_skip_flag(f),
+      }};
 }
 
 void check(const CifarFlags& f) {
   check_run_flags(f);
-  require_above_zero("--epochs", f.epochs);
-  if (f.log_interval < 1) {
-    throw user_error("flags", "--log-interval is {}; it counts mini-batches, from 1 on",
-                     f.log_interval);
-  }
-  require_above_zero("--workers", f.workers);
-  require_above_zero("--prefetch", static_cast<double>(f.prefetch));
-  require_above_zero("--ep-world-size", static_cast<double>(f.ep_world_size));
-  for (const std::int64_t experts : f.num_experts) {
-    require_above_zero("--num-experts", static_cast<double>(experts));
-  }
-  require_one_of("--mlp-type", f.mlp_type, {"standard", "residual"});
-  require_one_of("--noisy-gate-policy", f.noisy_gate_policy.empty() ? "None" : f.noisy_gate_policy,
-                 {"None", "RSample", "Jitter"});
-  require_not_negative("--min-capacity", static_cast<double>(f.min_capacity));
-  require_not_negative("--moe-aux-loss-coef", f.moe_aux_loss_coef);
   if (f.moe_param_group && !f.moe) {
     throw user_error("flags", "--moe-param-group is about experts, and there are none; add --moe");
   }
@@ -122,12 +115,13 @@ std::string example_config(const CifarFlags& f) {
 std::optional<CifarFlags> parse_cifar_flags(int argc, const char* const* argv) {
   CifarFlags flags;
   CLI::App app("Trains the CIFAR-10 example's net with the engine.", "cifar10");
-  add_example_flags(app, flags);
-  add_own_flags(app, flags);
-  add_run_flags(app, flags);
+  FlagTable table(app);
+  table.add({example_flags(flags), own_flags(flags)});
+  table.add(run_flags(flags));
   if (!parse_run_flags(app, flags, argc, argv)) {
     return std::nullopt;
   }
+  table.check();
   check(flags);
   return flags;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "models/trained_parts.hpp"
 #include "trainer/flags/run_flags.hpp"
@@ -71,11 +72,11 @@ struct FinetuneFlags : RunFlags {
   std::string save_dtype;  // of model/; empty: the compute type
 };
 
-/// The flags that decide, beside the engine's, what a run of a model holds: the trainer's and
-/// `tandem plan`'s.
-void add_memory_flags(CLI::App& app, FinetuneFlags& flags);
-/// Throws user_error for a value that makes no sense.
-void check_memory_flags(const FinetuneFlags& flags);
+/// The rows of the flags that decide, beside the engine's, what a run of a model holds: the
+/// trainer's and `tandem plan`'s.
+[[nodiscard]] std::vector<FlagGroup> memory_flags(FinetuneFlags& flags);
+/// Throws user_error where flags of what is trained contradict each other.
+void check_trained_flags(const FinetuneFlags& flags);
 /// The parts that the flags let learn, except for --lora_from.
 TrainedParts trained_parts(const FinetuneFlags& flags);
 

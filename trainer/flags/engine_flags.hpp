@@ -3,15 +3,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/distributed/reduction.hpp"
 #include "engine/types/options.hpp"
 
-namespace CLI {
-class App;
-}
-
 namespace tandem {
+
+struct FlagGroup;
 
 struct EngineFlags {
   std::string device = "auto";
@@ -20,9 +19,10 @@ struct EngineFlags {
   EngineOptions engine;                               // but for those above
 };
 
-void add_engine_flags(CLI::App& app, EngineFlags& flags);
+/// The rows of their table (flag_table.hpp).
+[[nodiscard]] FlagGroup engine_flags(EngineFlags& flags);
 
-/// Throws user_error for values that make no sense on that device.
+/// Throws user_error for flags that contradict each other, or make no sense on that device.
 void check_engine_flags(const EngineFlags& flags, DeviceKind device);
 
 /// All of it, on that device.

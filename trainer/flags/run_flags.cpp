@@ -10,7 +10,6 @@
 #include "runtime/util/json_writer.hpp"
 #include "trainer/flags/flag_values.hpp"
 #include "trainer/program/program.hpp"
-#include "trainer/program/seed_flag.hpp"
 
 namespace tandem {
 
@@ -26,78 +25,86 @@ bool RunFlags::given(const std::string& flag) const {
   return std::ranges::any_of(typed, [&](const auto& entry) { return entry.first == flag; });
 }
 
-void add_config_flags(CLI::App& app, RunFlags& f) {
-  app.option_defaults()->group("DeepSpeed config, and flags for its keys");
-  app.add_option("--deepspeed_config", f.deepspeed_config,
-                 "DeepSpeed JSON; default: the built-in one");
-  app.add_flag("--deepspeed", f.deepspeed, "Accepted: the engine is always on");
-  app.add_option("--local_rank,--local-rank", "Passed by launchers; the environment decides");
-  app.add_option(
-         "--dtype", f.dtype,
-         "fp32, bf16 or fp16; default: the config's, and without one bf16 on a GPU, else fp32")
-      ->capture_default_str();
-  app.add_option("--stage", f.stage, "ZeRO stage, 0 to 3; default: the config's, and without one 3")
-      ->capture_default_str();
-  app.add_option("--gradient_clipping,--max_grad_norm", f.gradient_clipping,
-                 "Limit of the global norm; 0: off; default: the config's, and without one 1");
-  app.add_option("--gradient_accumulation_steps", f.gradient_accumulation_steps,
-                 "Micro-batches per step; default: the config's, and without one 1");
+FlagGroup config_flags(RunFlags& f) {
+  return {
+      "DeepSpeed config, and flags for its keys",
+      {
+          {"--deepspeed_config", flags::text(f.deepspeed_config),
+           "DeepSpeed JSON; default: the built-in one"},
+          {"--deepspeed", flags::on(f.deepspeed), "Accepted: the engine is always on"},
+          {"--local_rank,--local-rank", flags::ignored(),
+           "Passed by launchers; the environment decides"},
+          {"--dtype", flags::text(f.dtype).one_of({"fp32", "bf16", "fp16"}),
+           "fp32, bf16 or fp16; default: the config's, and without one bf16 on a GPU, else fp32"},
+          {"--stage", flags::number(f.stage),
+           "ZeRO stage, 0 to 3; default: the config's, and without one 3"},
+          {"--gradient_clipping,--max_grad_norm", flags::number(f.gradient_clipping),
+           "Limit of the global norm; 0: off; default: the config's, and without one 1"},
+          {"--gradient_accumulation_steps", flags::number(f.gradient_accumulation_steps),
+           "Micro-batches per step; default: the config's, and without one 1"},
+      }};
 }
 
-void add_log_interval(CLI::App& app, RunFlags& f) {
-  app.add_option("--log_interval,--logging_steps", f.log_interval,
-                 "Steps between console lines, or below 1 their share of the run")
-      ->capture_default_str();
+FlagRow log_interval_flag(RunFlags& f) {
+  return {"--log_interval,--logging_steps",
+          flags::number(f.log_interval).above_zero().count_or_share(),
+          "Steps between console lines, or below 1 their share of the run"};
 }
 
-void add_summary_skip(CLI::App& app, RunFlags& f) {
-  app.add_option("--summary_skip", f.summary_skip,
-                 "First steps that the summary's figures leave out")
-      ->capture_default_str();
+FlagRow summary_skip_flag(RunFlags& f) {
+  return {"--summary_skip", flags::number(f.summary_skip).not_negative(),
+          "First steps that the summary's figures leave out"};
 }
 
-void add_run_flags(CLI::App& app, RunFlags& f) {
-  add_config_flags(app, f);
-  app.option_defaults()->group("Engine");
-  add_engine_flags(app, f);
-  app.option_defaults()->group("Checkpoints and output");
-  app.add_option(
-         "--host_memory_gb", f.host_memory_gb,
-         "GiB of this host for all ranks; a run that needs more is refused; 0: what is free")
-      ->capture_default_str();
-  app.add_option("--save_every,--save_steps", f.save_every,
-                 "Checkpoint every N steps, or below 1 this share of all, and at the end, in "
-                 "OUTPUT_DIR/checkpoints; 0: none")
-      ->capture_default_str();
-  app.add_option("--keep,--save_total_limit", f.keep, "Checkpoints that stay, the newest")
-      ->capture_default_str();
-  app.add_option("--resume,--resume_from_checkpoint", f.resume,
-                 "Go on from a checkpoint: its folder, a run's folder, or auto (the newest whole "
-                 "one of --output_dir, else a fresh start)");
-  app.add_flag(
-      "--overwrite_output_dir", f.overwrite_output_dir,
-      "Begin anew where checkpoints of a run lie that has not ended: all that it left moves "
-      "to OUTPUT_DIR/earlier-N; with --resume the run goes on all the same");
-  app.add_option("--resume_ignore", f.resume_ignore,
-                 "Parts of the run that may be others than the checkpoint's: data,seed,batch,"
-                 "optimizer");
-  app.add_option("--stop_after", f.stop_after, "Save and end after this time: 90s, 45m, 3h50m");
-  app.add_flag("--trace", f.trace,
-               "Write trace.json.gz (Chrome, Perfetto): what every thread of every rank did in the "
-               "last steps, as many as there is room for");
-  app.add_option("--trace_steps", f.trace_steps,
-                 "A:B: the same of the steps A to B alone; the others cost nothing");
-  app.add_flag("--tensorboard,!--no-tensorboard", f.tensorboard, "Write TensorBoard events");
-  app.add_option("--status_socket", f.status_socket,
-                 "Serve /metrics, /step and /actors while it runs: a path, 127.0.0.1:PORT, or auto "
-                 "(OUTPUT_DIR/status.sock)");
-  app.add_flag("--use_wandb", f.use_wandb,
-               "Feed the Python module wandb, offline unless WANDB_MODE or WANDB_API_KEY is set");
-  app.add_option("--wandb_project", f.wandb_project, "Its project; default: the config's");
-  app.add_option("--wandb_run_name", f.wandb_run_name, "The run's name there");
-  app.add_option("--wandb_tags", f.wandb_tags, "Tags of the run there");
-  app.add_option("--progress", f.progress, "auto, bar, lines or off")->capture_default_str();
-  // From ./tandem train, which prepares data: FLAG=VALUE as it was typed, for the reports.
+namespace {
+
+FlagGroup output_flags(RunFlags& f) {
+  const auto is_steps = [](const std::string& text) { (void)parse_traced_steps(text); };
+  const auto is_time = [](const std::string& text) {
+    (void)parse_duration_s("--stop_after", text);
+  };
+  return {
+      "Checkpoints and output",
+      {
+          {"--host_memory_gb", flags::number(f.host_memory_gb).not_negative(kMostGib),
+           "GiB of this host for all ranks; a run that needs more is refused; 0: what is free"},
+          {"--save_every,--save_steps", flags::number(f.save_every).count_or_share(),
+           "Checkpoint every N steps, or below 1 this share of all, and at the end, in "
+           "OUTPUT_DIR/checkpoints; 0: none"},
+          {"--keep,--save_total_limit", flags::number(f.keep).above_zero(),
+           "Checkpoints that stay, the newest"},
+          {"--resume,--resume_from_checkpoint", flags::text(f.resume),
+           "Go on from a checkpoint: its folder, a run's folder, or auto (the newest whole one of "
+           "--output_dir, else a fresh start)"},
+          {"--overwrite_output_dir", flags::on(f.overwrite_output_dir),
+           "Begin anew where checkpoints of a run lie that has not ended: all that it left moves "
+           "to OUTPUT_DIR/earlier-N; with --resume the run goes on all the same"},
+          {"--resume_ignore",
+           flags::text(f.resume_ignore).list_of({"data", "seed", "batch", "optimizer"}),
+           "Parts of the run that may be others than the checkpoint's: data,seed,batch,optimizer"},
+          {"--stop_after", flags::text(f.stop_after).checked_by(is_time),
+           "Save and end after this time: 90s, 45m, 3h50m"},
+          {"--trace", flags::on(f.trace),
+           "Write trace.json.gz (Chrome, Perfetto): what every thread of every rank did in the "
+           "last steps, as many as there is room for"},
+          {"--trace_steps", flags::text(f.trace_steps).checked_by(is_steps),
+           "A:B: the same of the steps A to B alone; the others cost nothing"},
+          {"--tensorboard,!--no-tensorboard", flags::on(f.tensorboard), "Write TensorBoard events"},
+          {"--status_socket", flags::text(f.status_socket),
+           "Serve /metrics, /step and /actors while it runs: a path, 127.0.0.1:PORT, or auto "
+           "(OUTPUT_DIR/status.sock)"},
+          {"--use_wandb", flags::on(f.use_wandb),
+           "Feed the Python module wandb, offline unless WANDB_MODE or WANDB_API_KEY is set"},
+          {"--wandb_project", flags::text(f.wandb_project), "Its project; default: the config's"},
+          {"--wandb_run_name", flags::text(f.wandb_run_name), "The run's name there"},
+          {"--wandb_tags", flags::texts(f.wandb_tags), "Tags of the run there"},
+          {"--progress", flags::text(f.progress).one_of({"auto", "bar", "lines", "off"}),
+           "auto, bar, lines or off"},
+      }};
+}
+
+/// From ./tandem train, which prepares data: FLAG=VALUE as it was typed, for the reports.
+void add_typed(CLI::App& app, RunFlags& f) {
   app.add_option_function<std::vector<std::string>>(
          "--typed",
          [&f](const std::vector<std::string>& all) {
@@ -110,7 +117,14 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
       ->group("");
 }
 
+}  // namespace
+
+std::vector<FlagGroup> run_flags(RunFlags& f) {
+  return {config_flags(f), engine_flags(f), output_flags(f)};
+}
+
 bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const* argv) {
+  add_typed(app, flags);
   if (parse_command_line(app, argc, argv)) {
     return false;
   }
@@ -143,49 +157,31 @@ bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const
 }
 
 void check_run_flags(const RunFlags& f) {
-  require_one_of("--progress", f.progress, {"auto", "bar", "lines", "off"});
-  require_one_of("--device", f.device, {"auto", "cpu", "cuda", "sim"});
   check_engine_flags(f, choose_device(f.device));  // before anything is read or made
   if (!f.sim_spec.empty() && f.device != "sim") {
     throw user_error("flags", "--sim_spec is \"{}\" and --device {}; use it with --device sim",
                      f.sim_spec, f.device);
   }
-  (void)parse_traced_steps(f.trace_steps);
-  if (!f.dtype.empty()) {
-    require_one_of("--dtype", f.dtype, {"fp32", "bf16", "fp16"});
-  }
-  require_count_or_share("--save_every", f.save_every);
-  require_above_zero("--keep", f.keep);
-  if (!f.stop_after.empty()) {
-    (void)parse_duration_s("--stop_after", f.stop_after);
-  }
   if (f.resume == "auto" && f.output_dir.empty()) {
     throw user_error("flags", "--resume auto looks in --output_dir, and there is none; give one");
   }
-  for (const std::string& part : split(f.resume_ignore)) {
-    require_one_of("--resume_ignore", part, {"data", "seed", "batch", "optimizer"});
-  }
-  require_above_zero("--log_interval", f.log_interval);
-  require_count_or_share("--log_interval", f.log_interval);
-  require_not_negative("--steps", static_cast<double>(f.steps));
-  require_not_negative("--summary_skip", static_cast<double>(f.summary_skip));
-  (void)bytes_of_gib("--host_memory_gb", f.host_memory_gb);
 }
 
 bool parse_trainer_flags(const std::string& about, RunFlags& f, int argc, const char* const* argv) {
   CLI::App app(about);
-  app.add_option("--output_dir", f.output_dir, "Where metrics, summary and model go")
-      ->capture_default_str();
-  app.add_option("--steps,--max_steps", f.steps,
-                 "Stop after N optimizer steps; 0: the epochs decide")
-      ->capture_default_str();
-  add_seed(app, f.seed, "Seed of the shuffle");
-  add_log_interval(app, f);
-  add_summary_skip(app, f);
-  add_run_flags(app, f);
+  FlagTable table(app);
+  table.add({"",
+             {{"--output_dir", flags::text(f.output_dir), "Where metrics, summary and model go"},
+              {"--steps,--max_steps", flags::number(f.steps).not_negative(),
+               "Stop after N optimizer steps; 0: the epochs decide"},
+              {"--seed", flags::seed(f.seed), "Seed of the shuffle"},
+              log_interval_flag(f),
+              summary_skip_flag(f)}});
+  table.add(run_flags(f));
   if (!parse_run_flags(app, f, argc, argv)) {
     return false;
   }
+  table.check();
   check_run_flags(f);
   return true;
 }

@@ -16,6 +16,7 @@
 #include "engine/config/config.hpp"
 #include "engine/device/core_plan.hpp"
 #include "trainer/flags/engine_flags.hpp"
+#include "trainer/flags/flag_table.hpp"
 #include "trainer/program/program.hpp"
 
 namespace CLI {
@@ -67,23 +68,21 @@ struct RunFlags : EngineFlags {
   [[nodiscard]] bool given(const std::string& flag) const;
 };
 
-/// The flags that stand for keys of the DeepSpeed JSON, and its own.
-void add_config_flags(CLI::App& app, RunFlags& flags);
-/// These, the engine's and the reports' flags. --output_dir, --seed, --log_interval, --summary_skip
-/// and --steps, whose meaning or default differs, are the trainer's to add.
-void add_run_flags(CLI::App& app, RunFlags& flags);
+/// The rows of the flags that stand for keys of the DeepSpeed JSON, and its own.
+[[nodiscard]] FlagGroup config_flags(RunFlags& flags);
+/// These, the engine's and the reports' flags. --output_dir, --seed and --steps, whose meaning or
+/// default differs, are the trainer's to add, and so are the two rows below.
+[[nodiscard]] std::vector<FlagGroup> run_flags(RunFlags& flags);
+[[nodiscard]] FlagRow log_interval_flag(RunFlags& flags);
+[[nodiscard]] FlagRow summary_skip_flag(RunFlags& flags);
 
 /// Parses, and fills in `typed`. False when the program has nothing more to do (--help, --version).
 /// Throws user_error.
 [[nodiscard]] bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc,
                                    const char* const* argv);
 
-/// Throws user_error for a value that makes no sense.
+/// Throws user_error for flags that contradict each other.
 void check_run_flags(const RunFlags& flags);
-
-/// --log_interval, and --summary_skip.
-void add_log_interval(CLI::App& app, RunFlags& flags);
-void add_summary_skip(CLI::App& app, RunFlags& flags);
 
 /// For a trainer that has no flags of its own: all of the above, parsed and checked. The values
 /// that `flags` has are the defaults, and `about` is the first line of --help. False as above.

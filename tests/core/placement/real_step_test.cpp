@@ -162,7 +162,7 @@ class RealStep {
       self->ends_.push_back(self->loop_.now());
     }
     co_await step.drain();
-    co_await self->rank_.end();
+    co_await self->rank_.end(/*has_failed=*/false);
   }
 
   const Case& case_;

@@ -122,7 +122,7 @@ TEST_F(TandemProgram, ConfigRejectsBadFilesWithOneLineAndCode2) {
   rejects("'" + dir_.string() + "'", "Is a directory");
   rejects("", "FILE is required");
   rejects("x --wrold_size 2", "did you mean \"--world_size\"?");
-  rejects("x --world_size 0", "not in range");
+  rejects("x --world_size 0", "--world_size is 0");
 }
 
 TEST_F(TandemProgram, ScheduleIsOneJsonArrayAndNeedsNoBatch) {

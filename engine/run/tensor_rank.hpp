@@ -1,4 +1,4 @@
-// engine/tensor_rank.hpp — a rank that computes with ATen: its threads, its device and its
+// engine/run/tensor_rank.hpp — a rank that computes with ATen: its threads, its device and its
 // connections, the Rank that is made of them, and tensors over the memory of its units.
 //
 // Invariant: threads, device and connections outlive the rank; the rank outlives the tensors.
@@ -99,6 +99,7 @@ class TensorRank {
   std::array<BatchStage, 2> batch_stages_;
   std::size_t next_stage_ = 0;
   bool stopped_ = false;
+  bool gave_up_ = false;
 };
 
 }  // namespace tandem

@@ -1,4 +1,4 @@
-#include "engine/tensor_rank.hpp"
+#include "engine/run/tensor_rank.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -195,11 +195,12 @@ RankExchange* TensorRank::exchange() noexcept {
 void TensorRank::stop() {
   if (!std::exchange(stopped_, true)) {
     const flight::Span ending(flight::Kind::kEnd);
-    loop_.run(&Rank::end, &*rank_);
+    loop_.run(&Rank::end, &*rank_, gave_up_);
   }
 }
 
 void TensorRank::give_up(const std::exception& cause) noexcept {
+  gave_up_ = true;
   backend_->give_up(cause);
   if (expert_group_) {
     expert_group_->give_up(cause);

@@ -1,7 +1,6 @@
-// The part of Engine that saves and loads checkpoints: what a run's state is beside its tensors,
-// and how a run takes it on.
+#include "engine/run/engine_checkpoints.hpp"
+
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <span>
 #include <string>
@@ -9,12 +8,12 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "actors/checkpoint/checkpoint_folder.hpp"
 #include "actors/storage/content_hash.hpp"
 #include "engine/checkpoint/changed_settings.hpp"
 #include "engine/checkpoint/checkpoint_load.hpp"
-#include "engine/engine_impl.hpp"
 #include "engine/types/version.hpp"
 #include "runtime/util/error.hpp"
 
@@ -39,59 +38,71 @@ std::string parameters_of(const Model& model) {
 
 }  // namespace
 
-Checkpointer& Engine::Impl::checkpoints() {
-  if (!checkpointer) {
-    const EngineOptions& options = rank.options().shape.engine;
-    checkpointer = std::make_unique<Checkpointer>(
-        rank, step.update_order(),
-        [this](std::vector<std::byte> mine) { return of_all_ranks(std::move(mine)); },
+Checkpointer& EngineCheckpoints::checkpointer() {
+  if (!checkpointer_) {
+    const EngineOptions& options = parts_.rank->options().shape.engine;
+    checkpointer_ = std::make_unique<Checkpointer>(
+        *parts_.rank, parts_.step->update_order(),
+        [ranks = parts_.ranks](std::vector<std::byte> mine) {
+          return ranks->bytes(std::move(mine));
+        },
         Checkpointer::Options{.io_backend = options.io_backend,
                               .staging_bytes = options.checkpoint_staging_bytes,
-                              .hosts = communicator->hosts()});
+                              .hosts = parts_.communicator->hosts()});
   }
-  return *checkpointer;
+  return *checkpointer_;
 }
 
-RunState Engine::Impl::run_state() const {
-  const std::int64_t groups = groups_of_ranks();
-  const std::int64_t taken = batches_taken * groups;
-  const std::int64_t per_epoch = loader ? loader->batches_per_epoch() * groups : 0;
-  const RankShape& shape = rank.layout().shape;
-  return {.global_steps = global_steps,
-          .applied_steps = applied_steps,
-          .schedule_steps = applied_steps + schedule_offset,
-          .skipped_steps = skipped_steps,
-          .skipped_in_a_row = skipped_in_a_row,
+void EngineCheckpoints::end() {
+  if (checkpointer_) {
+    parts_.rank->loop().run(&Checkpointer::end, checkpointer_.get());
+  }
+}
+
+RunState EngineCheckpoints::run_state() const {
+  const Config& config = *parts_.config;
+  const RunCounters& counters = *parts_.counters;
+  const std::int64_t groups = parts_.groups.count;
+  const std::optional<DataFeed>& feed = *parts_.feed;
+  const std::int64_t taken = (feed ? feed->taken() : counters.batches_taken) * groups;
+  const std::int64_t per_epoch = feed ? feed->loader().batches_per_epoch() * groups : 0;
+  const RankShape& shape = parts_.rank->layout().shape;
+  const std::optional<LossScaler>& scaler = *parts_.scaler;
+  return {.global_steps = counters.global_steps,
+          .applied_steps = counters.applied_steps,
+          .schedule_steps = counters.applied_steps + counters.schedule_offset,
+          .skipped_steps = counters.skipped_steps,
+          .skipped_in_a_row = counters.skipped_in_a_row,
           .scaler = scaler ? std::optional(scaler->state()) : std::nullopt,
-          .lost_verdicts = step.speculation().history(),
-          .micro_batches = micro_batches * groups,
+          .lost_verdicts = parts_.step->speculation().history(),
+          .micro_batches = counters.micro_batches * groups,
           .batches_taken = taken,
           .epoch = per_epoch > 0 ? taken / per_epoch : 0,
           .epoch_micro_batches = per_epoch,
-          .parameters = parameters_of(rank.layout().model),
+          .parameters = parameters_of(parts_.rank->layout().model),
           .optimizer = config.optimizer.type,
-          .data = data_fingerprint,
-          .seed = shuffle_seed,
+          .data = feed ? feed->fingerprint() : "",
+          .seed = feed ? feed->seed() : 0,
           .micro_batch_size = config.batch.micro_batch_size,
-          .step_micro_batches = static_cast<std::int64_t>(accumulation) * groups,
+          .step_micro_batches = parts_.accumulation * groups,
           .loss_mean = std::string(name_of(shape.engine.loss_mean)),
-          .world_size = communicator->world_size(),
+          .world_size = parts_.communicator->world_size(),
           .zero_stage = static_cast<int>(config.zero.stage),
           .precision = std::string(name_of(config.precision())),
           .state_layout = std::string(name_of(shape.engine.state_layout)),
           .version = version(),
           .config = resolved_json(config),
-          .settings = settings};
+          .settings = parts_.settings};
 }
 
 /// Ranks that keep the whole of a unit all have its sums, and rank 0 speaks for them.
-Task<std::vector<std::pair<std::string, std::uint64_t>>> Engine::Impl::base_sums() {
-  const FrozenBase& base = rank.loader().frozen_base();
+Task<std::vector<std::pair<std::string, std::uint64_t>>> EngineCheckpoints::base_sums() {
+  const FrozenBase& base = parts_.rank->loader().frozen_base();
   std::vector<std::pair<std::string, std::uint64_t>> all;
   if (!base.any()) {
     co_return all;
   }
-  const RankLayout& layout = rank.layout();
+  const RankLayout& layout = parts_.rank->layout();
   std::vector<std::uint64_t> sums;
   for (std::size_t unit = 0; unit < layout.model.units.size(); ++unit) {
     const bool counts =
@@ -101,21 +112,16 @@ Task<std::vector<std::pair<std::string, std::uint64_t>>> Engine::Impl::base_sums
       sums.push_back(counts ? base.sums_of(unit)[i] : 0);
     }
   }
-  const auto bytes = std::as_bytes(std::span(sums));
-  const std::vector<std::byte> of_all =
-      co_await of_all_ranks(std::vector<std::byte>(bytes.begin(), bytes.end()));
-  for (std::size_t at = 0; at < of_all.size(); at += sizeof(std::uint64_t)) {
-    std::uint64_t sum = 0;
-    std::memcpy(&sum, of_all.data() + at, sizeof(sum));
-    all[at / sizeof(sum) % all.size()].second += sum;
+  const std::vector<std::uint64_t> of_ranks = co_await parts_.ranks->values(sums);
+  for (std::size_t i = 0; i < of_ranks.size(); ++i) {
+    all[i % all.size()].second += of_ranks[i];
   }
   co_return all;
 }
 
-Task<bool> Engine::Impl::begin_checkpoint(CheckpointArgs args) {
-  require_between_steps("begin_checkpoint()");
-  const Stopwatch watch;
-  Checkpointer& saves = checkpoints();
+Task<bool> EngineCheckpoints::begin(CheckpointArgs args) {
+  Checkpointer& saves = checkpointer();
+  const RunCounters& counters = *parts_.counters;
   RunState state = run_state();
   if (!saves.saves_frozen()) {
     state.base = co_await base_sums();
@@ -126,36 +132,40 @@ Task<bool> Engine::Impl::begin_checkpoint(CheckpointArgs args) {
   for (auto& [name, text] : args.files) {
     texts.push_back({name, std::move(text)});
   }
-  const bool begun = co_await saves.begin(
+  co_return co_await saves.begin(
       {.parent = args.folder,
-       .name = args.tag.empty() ? checkpoint_name(global_steps) : args.tag,
-       .step = global_steps,
+       .name = args.tag.empty() ? checkpoint_name(counters.global_steps) : args.tag,
+       .step = counters.global_steps,
        .texts = std::move(texts),
        .keep = args.keep,
-       .keeps_all_since =
-           skipped_in_a_row > 0 ? "steps are being skipped, since no gradient is finite" : ""});
-  checkpoint_wait_s_ += watch.elapsed_s();
-  co_return begun;
+       .keeps_all_since = counters.skipped_in_a_row > 0
+                              ? "steps are being skipped, since no gradient is finite"
+                              : ""});
 }
 
-Task<std::optional<CheckpointOutcome>> Engine::Impl::finish_checkpoint() {
-  if (!checkpointer) {
+Task<std::optional<CheckpointOutcome>> EngineCheckpoints::finish() {
+  if (!checkpointer_) {
     co_return std::nullopt;
   }
-  const Stopwatch watch;
-  co_await checkpointer->finish();
-  checkpoint_wait_s_ += watch.elapsed_s();
-  co_return checkpointer->take_outcome();
+  co_await checkpointer_->finish();
+  co_return checkpointer_->take_outcome();
+}
+
+Task<std::optional<CheckpointOutcome>> EngineCheckpoints::advance(
+    std::vector<Checkpointer::Phase> of_ranks) {
+  if (!checkpointer_ || !checkpointer_->is_active()) {
+    co_return std::nullopt;
+  }
+  co_await checkpointer_->advance(of_ranks);
+  co_return checkpointer_->take_outcome();
 }
 
 // ---- loading
 
-Task<LoadedCheckpoint> Engine::Impl::load_checkpoint(std::string load_dir, std::string tag,
-                                                     LoadArgs args) {
-  require_between_steps("load_checkpoint()");
-  co_await checkpoints().finish();
-  CheckpointLoad load(checkpoints(), rank);
-  co_await load.look(tag.empty() ? load_dir : load_dir + "/" + tag, !tag.empty());
+Task<LoadedCheckpoint> EngineCheckpoints::load(std::string folder, std::string tag, LoadArgs args) {
+  co_await checkpointer().finish();
+  CheckpointLoad load(checkpointer(), *parts_.rank);
+  co_await load.look(tag.empty() ? folder : folder + "/" + tag, !tag.empty());
   std::vector<std::string> notes;  // what was stepped over
   for (const Candidate& candidate : load.candidates()) {
     std::string fault = co_await load.open(candidate);
@@ -170,7 +180,7 @@ Task<LoadedCheckpoint> Engine::Impl::load_checkpoint(std::string load_dir, std::
   throw user_error("resume", "{}; use another checkpoint", notes.front());
 }
 
-Task<LoadedCheckpoint> Engine::Impl::load_whole(CheckpointLoad* load, LoadArgs args) {
+Task<LoadedCheckpoint> EngineCheckpoints::load_whole(CheckpointLoad* load, LoadArgs args) {
   const std::string& folder = load->path();
   const RunState saved =
       RunState::parse(co_await load->text(kStateFile), folder + "/" + kStateFile);
@@ -195,7 +205,7 @@ Task<LoadedCheckpoint> Engine::Impl::load_whole(CheckpointLoad* load, LoadArgs a
     check_base(saved, now, folder);
   }
 
-  const UpdateConfig& optimizer = rank.layout().shape.update;
+  const UpdateConfig& optimizer = parts_.rank->layout().shape.update;
   std::vector<std::string> arrays = {std::string(array_name(optimizer, kMasterArray))};
   for (std::uint32_t k = 1; !args.module_only && k <= state_arrays(optimizer); ++k) {
     arrays.emplace_back(array_name(optimizer, k));
@@ -213,10 +223,11 @@ Task<LoadedCheckpoint> Engine::Impl::load_whole(CheckpointLoad* load, LoadArgs a
   co_return loaded;
 }
 
-Task<> Engine::Impl::restore_tensors(const StateSource* source, bool moments,
-                                     CheckpointLoad* load) {
-  co_await step.drain();
-  is_torn_ = true;
+Task<> EngineCheckpoints::restore_tensors(const StateSource* source, bool moments,
+                                          CheckpointLoad* load) {
+  Rank& rank = *parts_.rank;
+  co_await parts_.step->drain();
+  parts_.change->is_open = true;
   for (std::size_t unit = 0; unit < rank.layout().model.units.size(); ++unit) {
     if (load != nullptr && !load->has_unit(unit)) {
       continue;
@@ -226,68 +237,66 @@ Task<> Engine::Impl::restore_tensors(const StateSource* source, bool moments,
     }
     co_await rank.loader().restore(unit, rank.optimizer().state_of(unit), source, moments);
   }
-  co_await step.weights_replaced();
+  co_await parts_.step->weights_replaced();
   if (const FrozenBase& base = rank.loader().frozen_base(); base.any()) {
     // Saves keep frozen values that the source does not give again.
-    const std::vector<std::byte> of_source =
-        co_await of_all_ranks(std::vector(1, base.is_of_source() ? std::byte{1} : std::byte{0}));
+    const std::vector<std::byte> of_source = co_await parts_.ranks->bytes(
+        std::vector(1, base.is_of_source() ? std::byte{1} : std::byte{0}));
     if (std::ranges::find(of_source, std::byte{0}) != of_source.end()) {
-      checkpoints().save_frozen();
+      checkpointer().save_frozen();
     }
   }
-  is_torn_ = false;
+  parts_.change->is_open = false;
 }
 
-Task<LoadedCheckpoint> Engine::Impl::load_foreign(ForeignState state) {
-  co_await checkpoints().finish();
+Task<LoadedCheckpoint> EngineCheckpoints::load_foreign(ForeignState state) {
+  co_await checkpointer().finish();
   co_await restore_tensors(&state.source, state.moments, nullptr);
   restore({.global_steps = state.global_steps,
            .applied_steps = state.optimizer_steps,
            .schedule_steps = state.schedule_steps,
            .skipped_steps = state.skipped_steps,
            .scaler = state.scaler,
-           .lost_verdicts = step.speculation().history()});
+           .lost_verdicts = parts_.step->speculation().history()});
   co_return LoadedCheckpoint{.path = state.path,
                              .step = state.global_steps,
                              .client_state = state.client_state,
                              .notes = state.notes};
 }
 
-/// Micro-batches of this rank's that hold the records which the run has seen. With other sizes than
-/// the checkpoint's (--resume_ignore batch) these may end amid a micro-batch, which is made anew.
-std::int64_t Engine::Impl::batches_taken_of(const RunState& state) const {
-  const std::int64_t groups = groups_of_ranks();
-  const std::int64_t size = config.batch.micro_batch_size;
-  if (!loader || state.micro_batch_size == 0 || state.epoch_micro_batches == 0 ||
+/// With other sizes than the checkpoint's (--resume_ignore batch) the records may end amid a
+/// micro-batch, which is made anew.
+std::int64_t EngineCheckpoints::batches_taken_of(const RunState& state) const {
+  const std::int64_t groups = parts_.groups.count;
+  const std::int64_t size = parts_.config->batch.micro_batch_size;
+  if (!*parts_.feed || state.micro_batch_size == 0 || state.epoch_micro_batches == 0 ||
       state.micro_batch_size == size) {
     return state.batches_taken / groups;
   }
   const std::int64_t seen =
       state.batches_taken % state.epoch_micro_batches * state.micro_batch_size;  // in this epoch
-  const std::int64_t per_epoch = loader->batches_per_epoch();
+  const std::int64_t per_epoch = (*parts_.feed)->loader().batches_per_epoch();
   return state.epoch * per_epoch + std::min(per_epoch, seen / (size * groups));
 }
 
-void Engine::Impl::restore(const RunState& state) {
-  const std::int64_t groups = groups_of_ranks();
-  global_steps = state.global_steps;
-  applied_steps = state.applied_steps;
-  schedule_offset = state.schedule_steps - state.applied_steps;
-  skipped_steps = state.skipped_steps;
-  skipped_in_a_row = state.skipped_in_a_row;
-  if (state.step_micro_batches > 0) {
-    micro_batches = state.micro_batches / groups;
-    batches_taken = batches_taken_of(state);
-  } else {  // not known: data go on where as many steps of this run end
-    micro_batches = state.global_steps * static_cast<std::int64_t>(accumulation);
-    batches_taken = micro_batches;
-  }
-  step.speculation().restore(state.lost_verdicts);
-  if (scaler && state.scaler) {
+void EngineCheckpoints::restore(const RunState& state) {
+  RunCounters& counters = *parts_.counters;
+  counters.global_steps = state.global_steps;
+  counters.applied_steps = state.applied_steps;
+  counters.schedule_offset = state.schedule_steps - state.applied_steps;
+  counters.skipped_steps = state.skipped_steps;
+  counters.skipped_in_a_row = state.skipped_in_a_row;
+  // Where it is not known, data go on where as many steps of this run end.
+  const bool is_known = state.step_micro_batches > 0;
+  counters.micro_batches = is_known ? state.micro_batches / parts_.groups.count
+                                    : state.global_steps * parts_.accumulation;
+  parts_.step->speculation().restore(state.lost_verdicts);
+  if (std::optional<LossScaler>& scaler = *parts_.scaler; scaler && state.scaler) {
     scaler->restore(*state.scaler);
   }
-  if (loader) {
-    start_prefetch(batches_taken);
+  counters.batches_taken = is_known ? batches_taken_of(state) : counters.micro_batches;
+  if (std::optional<DataFeed>& feed = *parts_.feed) {
+    feed->go_on_at(counters.batches_taken);
   }
 }
 

@@ -1,0 +1,72 @@
+#include "engine/run/peak_matmul.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+
+#include "engine/types/stopwatch.hpp"
+
+namespace tandem {
+namespace {
+
+void library_matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor out = c;
+  at::mm_out(out, a, b);
+}
+
+/// The best of several matmuls of that type.
+Task<double> matmul_tflops(TensorRank* rank, at::ScalarType scalar_type, MatmulOf matmul) {
+  ComputeQueue& queue = rank->rank().compute();
+  const bool on_gpu = !rank->device().is_cpu();
+  const std::int64_t side = on_gpu ? 8192 : 1024;
+  constexpr int kRounds = 8;
+  constexpr double kEnoughS = 0.5;  // some processors have no matmuls of 16 bits: seconds each
+  const auto type = at::TensorOptions().dtype(scalar_type);
+  double best_s = 1e9;
+  const Stopwatch all;
+  for (int round = 0; round < kRounds && (round == 0 || all.elapsed_s() < kEnoughS); ++round) {
+    const auto a = std::make_shared<at::Tensor>();
+    const auto c = std::make_shared<at::Tensor>();
+    co_await queue.run("a matmul to measure with", [a, c, side, type, at = rank->device()] {
+      *a = at::ones({side, side}, type.device(at));
+      *c = at::zeros_like(*a);
+    });
+    if (const auto ready = queue.in_use({})) {
+      co_await ready->wait();
+    }
+    const auto seconds = std::make_shared<double>();
+    const Stopwatch on_loop;
+    co_await queue.run("a matmul to measure with", [a, c, seconds, &matmul] {
+      const Stopwatch watch;
+      matmul(*c, *a, a->t());
+      *seconds = watch.elapsed_s();
+    });
+    if (const auto done = queue.in_use({})) {
+      co_await done->wait();
+      *seconds = on_loop.elapsed_s();
+    }
+    best_s = std::min(best_s, *seconds);
+  }
+  const auto length = static_cast<double>(side);
+  co_return 2.0 * length* length* length / best_s / 1e12;
+}
+
+}  // namespace
+
+Task<double> peak_tflops(TensorRank* rank, MatmulOf own) {
+  const at::ScalarType type = scalar_type_of(rank->rank().layout().shape.type);
+  double peak = co_await matmul_tflops(rank, type, &library_matmul);
+  if (rank->device().is_cpu()) {
+    if (own) {
+      peak = std::max(peak, co_await matmul_tflops(rank, type, own));
+    }
+    if (type != at::kFloat) {  // which 16 bits may go by
+      peak = std::max(peak, co_await matmul_tflops(rank, at::kFloat, own ? own : library_matmul));
+    }
+  }
+  co_return peak;
+}
+
+}  // namespace tandem

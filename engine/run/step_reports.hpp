@@ -1,0 +1,57 @@
+// engine/run/step_reports.hpp — the lines that a config's wall_clock_breakdown, flops_profiler and
+// comms_logger ask for.
+//
+// All of it comes from figures that the step has anyway; nothing is synchronised for it, and no
+// number of the training depends on it.
+// Thread rule: the loop's thread.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "engine/metrics/comms_summary.hpp"
+#include "engine/metrics/flops_profile.hpp"
+#include "engine/run/all_ranks.hpp"
+#include "engine/run/reporting.hpp"
+#include "engine/run/tensor_rank.hpp"
+
+namespace tandem {
+
+class StepReports {
+ public:
+  /// All outlive it. Makes the folder of flops_profiler.output_file.
+  StepReports(const Config& config, const Communicator& communicator, TensorRank& tensors,
+              const TrainStep& step, AllRanks& ranks);
+
+  void report_by(Reporting reporting) { reporting_ = std::move(reporting); }
+  /// Whether steps have anything to say.
+  [[nodiscard]] bool any() const noexcept {
+    return config_.wall_clock_breakdown || config_.flops_profiler.enabled ||
+           config_.comms_logger.enabled;
+  }
+  /// Behind a step of micro-batches with those extents; only where any().
+  Task<> report(StepResult result, std::vector<BatchExtents> extents);
+  /// `compare`: with the times of all ranks, a collective. Between steps.
+  Task<CommsSummary> comms_summary(bool compare);
+  /// On rank 0; the others say nothing.
+  void say(std::string_view text) const;
+  /// Of step flops_profiler.profile_step; null before it.
+  [[nodiscard]] const FlopsProfile* flops_profile() const noexcept {
+    return flops_profile_ ? &*flops_profile_ : nullptr;
+  }
+
+ private:
+  void say_operations() const;
+  Task<FlopsProfile> profile_of(StepResult result, std::vector<BatchExtents> extents);
+
+  const Config& config_;
+  const Communicator& communicator_;
+  TensorRank& tensors_;
+  const TrainStep& step_;
+  AllRanks& ranks_;
+  Reporting reporting_;
+  std::optional<FlopsProfile> flops_profile_;
+};
+
+}  // namespace tandem
