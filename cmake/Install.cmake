@@ -5,18 +5,24 @@ include(CMakePackageConfigHelpers)
 set(TANDEM_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tandem)
 set(TANDEM_INSTALLED_COMPONENTS "" CACHE INTERNAL "")
 
-# tandem_install(LAYER targets...): the component tandem::LAYER out of the static libraries `targets`.
+# tandem_install(COMPONENT targets... [FOLDER name] [ROOMS ...]): the component tandem::COMPONENT out of the static libraries
+# `targets`. Its headers are installed as include/tandem/FOLDER (default: the component's name); ROOMS: of these folders alone.
 function(tandem_install layer)
-  foreach(target ${ARGN})
+  cmake_parse_arguments(install "" FOLDER ROOMS ${ARGN})
+  set(targets ${install_UNPARSED_ARGUMENTS})
+  if(NOT install_FOLDER)
+    set(install_FOLDER ${layer})
+  endif()
+  foreach(target ${targets})
     string(REGEX REPLACE "^tandem_" "" name ${target})
     set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
     target_include_directories(${target} INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   endforeach()
-  install(TARGETS ${ARGN} EXPORT tandem_${layer} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS ${targets} EXPORT tandem_${layer} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT tandem_${layer} NAMESPACE tandem:: FILE tandem-${layer}.cmake DESTINATION ${TANDEM_CMAKE_DIR})
   # Outside, "runtime/x.hpp" could be another project's: the installed headers name each other "tandem/runtime/x.hpp".
-  set(stage ${PROJECT_BINARY_DIR}/install_headers/${layer})
-  install(CODE "set(FROM [[${CMAKE_CURRENT_SOURCE_DIR}]])\nset(TO [[${stage}]])\n\
+  set(stage ${PROJECT_BINARY_DIR}/install_headers/${layer}/${install_FOLDER})
+  install(CODE "set(FROM [[${CMAKE_CURRENT_SOURCE_DIR}]])\nset(TO [[${stage}]])\nset(ROOMS [[${install_ROOMS}]])\n\
 include([[${PROJECT_SOURCE_DIR}/cmake/StageHeaders.cmake]])")
   install(DIRECTORY ${stage} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem)
   if(layer STREQUAL "runtime")  # <tandem/runtime.hpp>

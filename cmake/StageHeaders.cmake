@@ -1,10 +1,15 @@
-# Run by `cmake --install`: copies a layer's headers FROM the tree TO a folder that is installed as include/tandem/LAYER.
+# Run by `cmake --install`: copies a layer's headers, or those of its ROOMS, FROM the tree TO a folder that is installed as
+# include/tandem/LAYER.
 # Files whose text is the same are left alone, so that an update rebuilds only what changed. Left out are parts
 # of our sources: Highway's "-inl" files, and those that need liburing's or UCX's.
 cmake_policy(VERSION 3.25)
 file(GLOB_RECURSE old RELATIVE ${TO} ${TO}/*)
 file(GLOB_RECURSE headers RELATIVE ${FROM} ${FROM}/*.hpp)
 list(FILTER headers EXCLUDE REGEX "-inl\\.hpp$|^io/uring\\.hpp$|^ucx/ucx_(api|worker|peer|backend)\\.hpp$")
+if(ROOMS)
+  list(JOIN ROOMS "|" rooms)
+  list(FILTER headers INCLUDE REGEX "^(${rooms})/")
+endif()
 foreach(name ${old})
   if(NOT name IN_LIST headers)
     file(REMOVE ${TO}/${name})

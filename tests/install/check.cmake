@@ -57,6 +57,7 @@ elseif(CHECK STREQUAL "consumer")
     message(FATAL_ERROR "the consumer said: ${output}")
   endif()
   run_or_die("running" ${WORK}/uses_actors)
+  run_or_die("running" ${WORK}/uses_core)
   run_or_die("running" ${WORK}/uses_kit)
   run_or_die("ldd" ldd ${WORK}/consumer)
   if(output MATCHES "libtorch|libc10|libcuda") # ldd prints addresses too, and one in twelve runs holds a c10

@@ -36,6 +36,14 @@ at::Tensor image_tensor(const CifarImages& images, const std::vector<std::int64_
   return tensor;
 }
 
+at::Tensor label_tensor(const CifarImages& images, const std::vector<std::int64_t>& indices) {
+  at::Tensor labels = at::empty({static_cast<std::int64_t>(indices.size())}, at::kLong);
+  std::ranges::transform(indices, labels.data_ptr<std::int64_t>(), [&](std::int64_t index) {
+    return images.labels[static_cast<std::size_t>(index)];
+  });
+  return labels;
+}
+
 namespace {
 
 std::vector<std::int64_t> classes_of(const at::Tensor& logits) {

@@ -50,5 +50,7 @@ std::vector<std::int64_t> predict(const ImageLogits& logits, const CifarImages& 
 
 /// fp32 [indices, 3, 32, 32] of images, as the net wants them.
 at::Tensor image_tensor(const CifarImages& images, const std::vector<std::int64_t>& indices);
+/// Their classes, int64 [indices].
+at::Tensor label_tensor(const CifarImages& images, const std::vector<std::int64_t>& indices);
 
 }  // namespace tandem
