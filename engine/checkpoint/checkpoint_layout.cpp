@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/util/check.hpp"
 #include "runtime/util/json_writer.hpp"
 
 namespace tandem {
@@ -115,6 +116,8 @@ class ArrayFiles {
     }
     const std::int64_t in_slice = layout_.parameters[unit].offsets[parameter] -
                                   static_cast<std::int64_t>(layout_.slice_begin(unit));
+    TANDEM_CHECK_LE(static_cast<std::size_t>(in_slice + kept.end), layout_.slice_elements(unit),
+                    "a piece lies in the rank's slice");
     into_.units[unit].pieces.push_back({.file = static_cast<std::uint32_t>(into_.files.size() - 1),
                                         .data_offset = data_bytes_ + bytes_of(kept.begin - first),
                                         .array = array_,
@@ -160,6 +163,7 @@ std::string_view array_name(const UpdateConfig& optimizer, std::uint32_t array) 
 ElementRun kept_by(const RankLayout& layout, std::uint32_t rank, std::size_t unit,
                    std::size_t parameter) {
   const UnitSpec& spec = layout.model.units[unit];
+  TANDEM_CHECK(parameter < spec.parameters.size(), "a parameter is one of its unit's");
   const UnitLayout& block = layout.parameters[unit].block;
   const std::uint32_t slice = layout.sharding.is_sharded(spec) ? rank : 0;
   const auto first = static_cast<std::int64_t>(block.shard_begin(slice));
@@ -172,6 +176,8 @@ ElementRun kept_by(const RankLayout& layout, std::uint32_t rank, std::size_t uni
 
 CheckpointLayout CheckpointLayout::of(const RankLayout& layout,
                                       std::span<const std::uint32_t> ranks, bool with_frozen) {
+  TANDEM_CHECK(ranks.empty() || std::ranges::find(ranks, layout.sharding.rank) != ranks.end(),
+               "a rank writes to a disk that it sees");
   CheckpointLayout made;
   const std::vector<UnitSpec>& units = layout.model.units;
   for (std::size_t unit = 0; unit < units.size(); ++unit) {

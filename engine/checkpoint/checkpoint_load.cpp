@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "actors/checkpoint/checkpoint_folder.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -117,7 +118,10 @@ Task<std::string> CheckpointLoad::name_sealed(const Candidate* candidate) {
 }
 
 const HeldCheckpoint* CheckpointLoad::any() const {
-  return &*std::ranges::find_if(held_, [](const auto& held) { return !held.folder.empty(); });
+  const auto found =
+      std::ranges::find_if(held_, [](const auto& held) { return !held.folder.empty(); });
+  TANDEM_CHECK(found != held_.end(), "a checkpoint that was opened lies on a disk");
+  return &*found;
 }
 
 Task<std::string> CheckpointLoad::text(std::string name) {
@@ -131,6 +135,7 @@ Task<std::string> CheckpointLoad::text(std::string name) {
 }
 
 void CheckpointLoad::take(std::vector<std::string> arrays) {
+  TANDEM_CHECK(!arrays.empty(), "weights are read at least");
   arrays_ = std::move(arrays);
   require_shapes(*any(), rank_.layout(), arrays_);
   source_.emplace(held_[ranks_.own_disk()], arrays_);
@@ -151,6 +156,7 @@ bool CheckpointLoad::has_unit(std::size_t unit) const {
 // ---- what comes from other disks
 
 ElementRun CheckpointLoad::Stream::part_of(std::size_t place) const {
+  TANDEM_CHECK(place < ranks.size(), "a stream is cut among the ranks of its disk");
   const auto count = static_cast<std::int64_t>(ranks.size());
   const auto at = static_cast<std::int64_t>(place);
   return {.begin = elements * at / count, .end = elements * (at + 1) / count};
@@ -256,6 +262,8 @@ Task<> CheckpointLoad::fetch(std::size_t unit) {
     fill(unit, streams[ranks_.own_disk()], in_round(parts[ranks_.rank]),
          reinterpret_cast<float*>(mine.data()));
     const std::vector<std::byte> all = co_await meeting_.bytes_of_all_ranks(std::move(mine));
+    TANDEM_CHECK_EQ(all.size(), parts.size() * static_cast<std::size_t>(size) * sizeof(float),
+                    "each rank sends a round's bytes");
     for (std::size_t rank = 0; rank < parts.size(); ++rank) {
       take_part(streams[disks_.of_rank[rank]], in_round(parts[rank]),
                 reinterpret_cast<const float*>(all.data()) + rank * static_cast<std::size_t>(size));

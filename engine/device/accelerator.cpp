@@ -125,6 +125,8 @@ std::byte* Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
 }
 
 void Accelerator::hold(std::int64_t more_bytes) {
+  TANDEM_CHECK(more_bytes >= 0 || held_bytes_ >= static_cast<std::size_t>(-more_bytes),
+               "no more is let go than is held");
   held_bytes_ += static_cast<std::size_t>(more_bytes);
   most_held_bytes_ = std::max(most_held_bytes_, held_bytes_);
   if (more_bytes > 0 && held_bytes_ > device_->free_bytes()) {
@@ -155,6 +157,7 @@ double Accelerator::to_host_busy_s() const {
 DeviceEvent Accelerator::queued() { return compute_stream_->record(); }
 
 void Accelerator::in_use(std::span<std::byte* const> blocks, const DeviceEvent& event) {
+  TANDEM_CHECK(backend_ != nullptr, "a device is connected before it computes");
   for (const std::byte* block : blocks) {
     if (block != nullptr) {
       backend_->begin_behind(block, event);

@@ -1,5 +1,7 @@
 #include "engine/layout/parameter_layout.hpp"
 
+#include "runtime/util/check.hpp"
+
 namespace tandem {
 
 ParameterLayout ParameterLayout::of(const UnitSpec& unit, const Sharding& sharding) {
@@ -9,6 +11,8 @@ ParameterLayout ParameterLayout::of(const UnitSpec& unit, const Sharding& shardi
   const std::int64_t runs = unit.experts / unit.ep_size;  // of a slice
   layout.part_elements = unit.experts == 1 ? unit.numel() : runs * stride;
   const auto part_stride = static_cast<std::int64_t>(layout.gathered.padded_elements);
+  TANDEM_CHECK_EQ(unit.parameters.size() % static_cast<std::size_t>(unit.experts), std::size_t{0},
+                  "every expert has the same parameters");
   const std::size_t of_run = unit.parameters.size() / static_cast<std::size_t>(unit.experts);
   std::int64_t next = 0;
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -18,6 +22,8 @@ ParameterLayout ParameterLayout::of(const UnitSpec& unit, const Sharding& shardi
     }
     layout.offsets.push_back(next);
     next += unit.parameters[i].numel();
+    TANDEM_CHECK_LE(next, static_cast<std::int64_t>(layout.block.padded_elements),
+                    "a parameter lies in its unit's block");
   }
   return layout;
 }

@@ -1,6 +1,7 @@
 #include "engine/layout/sharding.hpp"
 
 #include "engine/config/config.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/round_up.hpp"
 
@@ -35,6 +36,7 @@ std::int64_t require_ep_size(const Model& model, std::int64_t world_size) {
 
 Sharding Sharding::of(const Model& model, const ZeroConfig& zero, std::uint32_t world,
                       std::uint32_t rank) {
+  TANDEM_CHECK(rank < world, "a rank is one of the world's");
   (void)require_ep_size(model, world);
   Sharding sharding{.state_sharded = zero.stage > 0,
                     .gradient_slot_of_own = zero.stage < 2,

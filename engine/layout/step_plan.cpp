@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "runtime/util/check.hpp"
+
 namespace tandem {
 
 namespace {
@@ -108,6 +110,7 @@ std::vector<std::uint64_t> StepPlan::first_visits(std::size_t unit_count) const 
   std::vector<std::uint64_t> first(unit_count, std::numeric_limits<std::uint64_t>::max());
   for (std::size_t v = 0; v < visits.size(); ++v) {
     for (const UnitUse& use : visits[v].uses) {
+      TANDEM_CHECK(use.unit < unit_count, "a visit uses units of the model");
       first[use.unit] = std::min<std::uint64_t>(first[use.unit], v);
     }
   }

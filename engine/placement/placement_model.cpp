@@ -486,6 +486,7 @@ double PlacementProblem::host_bytes_of(std::span<const StatePlacement> placement
 }
 
 double predict_step_s(const PlacementProblem& problem, std::span<const StatePlacement> placements) {
+  TANDEM_CHECK_EQ(placements.size(), problem.units.size(), "every unit has a placement");
   return Play(problem, placements).run();
 }
 

@@ -18,6 +18,7 @@ Boundaries::Boundaries(Options options)
 }
 
 void Boundaries::made(std::size_t b, MicroBatch& batch) {
+  TANDEM_CHECK(b > 0 && b < slots_.size(), "a boundary lies between two segments");
   Slot& slot = slots_[b];
   slot.bytes = batch.boundary_bytes(b);
   if (leaves(b)) {

@@ -68,6 +68,7 @@ Task<> by_pieces(DeviceStream stream, std::size_t bytes, Copy copy) {
 }  // namespace
 
 Task<> HostBoundaries::take_away(std::size_t boundary, std::span<const std::byte> from) {
+  TANDEM_CHECK(boundary < slots_.size(), "a boundary is one of the model's");
   Slot& slot = slots_[boundary];
   if (slot.memory.size_bytes() < from.size()) {
     unpin(slot);
@@ -84,6 +85,8 @@ Task<> HostBoundaries::take_away(std::size_t boundary, std::span<const std::byte
 }
 
 Task<> HostBoundaries::bring_back(std::size_t boundary, std::span<std::byte> into) {
+  TANDEM_CHECK_LE(into.size(), slots_[boundary].memory.size_bytes(),
+                  "as much of a boundary comes back as has left");
   const std::byte* const there = slots_[boundary].memory.data();
   to_device_.name_copies(names_[boundary]);
   const auto copy = [this, there, into](std::size_t at, std::size_t bytes) {
@@ -119,6 +122,7 @@ Task<> FileBoundaries::open(std::size_t boundary, std::size_t bytes) {
 }
 
 Task<> FileBoundaries::take_away(std::size_t boundary, std::span<const std::byte> from) {
+  TANDEM_CHECK(boundary < files_.size(), "a boundary is one of the model's");
   const std::size_t room = round_up(from.size(), StateFile::kAlignment);
   HostBuffer& stage = stage_of(boundary);
   if (stage.size_bytes() < room) {
@@ -144,6 +148,8 @@ Task<> FileBoundaries::take_away(std::size_t boundary, std::span<const std::byte
 
 Task<> FileBoundaries::bring_back(std::size_t boundary, std::span<std::byte> into) {
   TANDEM_CHECK(into.data() == room(boundary), "a boundary comes back to its stage");
+  TANDEM_CHECK(files_[boundary] != nullptr && into.size() <= files_[boundary]->size_bytes(),
+               "as much of a boundary comes back as has left");
   try {
     co_await files_[boundary]->read(
         {{.in_file = files_[boundary]->data(), .memory = into.data(), .bytes = into.size()}});

@@ -5,6 +5,8 @@
 #include <bit>
 #include <utility>
 
+#include "runtime/util/check.hpp"
+
 namespace tandem {
 
 FrozenBase::FrozenBase(const Model& model)
@@ -35,11 +37,14 @@ void FrozenBase::add(std::size_t unit, const ParameterSpec& parameter, std::int6
     return;
   }
   const auto place = &parameter - model_.units[unit].parameters.data();
+  TANDEM_CHECK(place >= 0 && static_cast<std::size_t>(place) < sums_[unit].size(),
+               "a parameter is one of its unit's");
   std::atomic_ref<std::uint64_t>(sums_[unit][static_cast<std::size_t>(place)])
       .fetch_add(sum_of(begin, end, values), std::memory_order_relaxed);
 }
 
 void FrozenBase::set(std::size_t unit, std::vector<std::uint64_t> sums) {
+  TANDEM_CHECK_EQ(sums.size(), sums_[unit].size(), "a unit has a sum for each parameter");
   is_of_source_[unit] = is_of_source_[unit] && sums == sums_[unit];
   sums_[unit] = std::move(sums);
 }

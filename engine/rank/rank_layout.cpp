@@ -107,6 +107,7 @@ std::vector<CpuOptimizer::Range> RankLayout::update_ranges(std::size_t unit) con
     }
   }
   for (const CpuOptimizer::Range& range : ranges) {
+    TANDEM_CHECK_LE(range.end, slice_elements(unit), "an update stays in the rank's slice");
     if (shape.engine.state_layout == StateLayout::kInt8 && range.begin % kStateBlock != 0) {
       throw user_error("engine",
                        "optimizer_state is int8, whose blocks are {} elements, and in unit {} a "
@@ -127,6 +128,8 @@ std::int64_t RankLayout::flat_begin(std::size_t unit) const {
 }
 
 std::string RankLayout::parameter_at_flat(std::int64_t position) const {
+  TANDEM_CHECK(position >= 0 && position < flat_begin(parameters.size()),
+               "a position lies in one of the units");
   std::size_t unit = 0;
   while (position >= static_cast<std::int64_t>(parameters[unit].block.padded_elements)) {
     position -= static_cast<std::int64_t>(parameters[unit++].block.padded_elements);
@@ -141,6 +144,8 @@ void RankLayout::visit_parameters(
     const std::function<void(const ParameterSpec&, std::span<const float>)>& visit) const {
   for (std::size_t i = 0; i < model.units[unit].parameters.size(); ++i) {
     const ParameterSpec& parameter = model.units[unit].parameters[i];
+    TANDEM_CHECK_LE(static_cast<std::size_t>(parameters[unit].offsets[i] + parameter.numel()),
+                    block.size(), "a unit's block holds its parameters");
     visit(parameter, block.subspan(static_cast<std::size_t>(parameters[unit].offsets[i]),
                                    static_cast<std::size_t>(parameter.numel())));
   }

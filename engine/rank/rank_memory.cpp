@@ -8,6 +8,7 @@
 #include "actors/collectives/staged_backend.hpp"
 #include "actors/kernels/update/state_memory.hpp"
 #include "actors/optimizer/file_updates.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/round_up.hpp"
 
 namespace tandem {
@@ -170,10 +171,12 @@ std::byte* RankMemory::allocate_in_file(std::size_t bytes) {
   }
   std::byte* there = state_file_->data() + in_state_file_;
   in_state_file_ += round_up(bytes, kFileStateAlignment);
+  TANDEM_CHECK_LE(in_state_file_, state_file_->size_bytes(), "the plan has room in the file");
   return there;
 }
 
 Task<> RankMemory::open_state_file(StateFile::Options options) {
+  TANDEM_CHECK(state_file_ != nullptr, "something of the rank lies on NVMe");
   options.piece_bytes = layout_.shape.engine.nvme.block_bytes;
   co_await state_file_->open(std::move(options));
 }
@@ -244,6 +247,7 @@ void RankMemory::allocate_slots() {
   const auto allocate_pools = [this](const SlotPools& pools, std::span<const PoolSizes> sizes,
                                      std::string_view name, const auto& allocate_on_host) {
     std::vector<std::byte*> slots;
+    TANDEM_CHECK_EQ(sizes.size(), pools.pools(), "every pool has its sizes");
     for (std::size_t pool = 0; pool < sizes.size(); ++pool) {
       const std::size_t bytes = sizes[pool].bytes();
       slots.push_back(sizes[pool].slots == 0    ? nullptr

@@ -8,6 +8,7 @@
 
 #include "actors/kernels/reduce.hpp"
 #include "actors/kernels/update/state_memory.hpp"
+#include "runtime/util/check.hpp"
 
 namespace tandem {
 
@@ -122,6 +123,9 @@ Task<> WeightLoader::load_into(const Work* work, BuffersOf buffers_of) {
 }
 
 void WeightLoader::load_piece(const Piece& piece, const UpdateBuffers& buffers) {
+  TANDEM_CHECK(piece.begin < piece.end, "a piece has elements");
+  TANDEM_CHECK_LE(piece.at + static_cast<std::size_t>(piece.end - piece.begin),
+                  layout_.slice_elements(piece.unit), "a piece lies in the rank's slice");
   const Model& model = layout_.model;
   std::vector<float> made;
   float* values = buffers.whole_master();
@@ -169,6 +173,7 @@ std::vector<WeightLoader::ShadowArray> WeightLoader::shadow_arrays(
   std::vector<ShadowArray> arrays;
   const auto add = [&](void* to, const void* from, std::size_t bytes) {
     if (to != nullptr && bytes > 0) {
+      TANDEM_CHECK(from != nullptr && from != to, "a shadow is a second copy");
       arrays.push_back({static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes});
     }
   };
@@ -237,6 +242,7 @@ Task<HostState> WeightLoader::state_of(std::size_t unit, UpdateBuffers now) {
 
 Task<std::vector<float>> WeightLoader::slice_from(const StateSource* source, std::size_t unit,
                                                   std::uint32_t array) {
+  TANDEM_CHECK(source != nullptr && *source, "a slice is read from a source");
   std::vector<float> values(layout_.slice_elements(unit));
   Work work;
   add_unit(work, unit);

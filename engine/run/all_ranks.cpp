@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/collectives/collective_backend.hpp"
+#include "runtime/util/check.hpp"
 
 namespace tandem {
 
@@ -16,6 +17,7 @@ Task<std::vector<std::byte>> AllRanks::bytes(std::vector<std::byte> mine) {
         std::span(mine).subspan(begin, std::min(kExchangeBytes, mine.size() - begin));
     const std::vector<std::byte> pieces =
         co_await step_.exchange(std::vector(piece.begin(), piece.end()));
+    TANDEM_CHECK_EQ(pieces.size(), piece.size() * world_, "each rank tells equally much");
     for (std::size_t r = 0; r < world_; ++r) {
       std::copy_n(pieces.data() + r * piece.size(), piece.size(),
                   all.data() + r * mine.size() + begin);

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "engine/types/stopwatch.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -93,6 +94,7 @@ void DataFeed::start(std::int64_t first) {
 void DataFeed::close() { prefetches_.back()->close(); }
 
 void DataFeed::go_on_at(std::int64_t number) {
+  TANDEM_CHECK(number >= 0, "micro-batches are counted from 0");
   close();
   taken_ = number;
   start(number);

@@ -7,6 +7,7 @@
 #include <ATen/ops/ne.h>
 #include <ATen/ops/sum.h>
 
+#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -110,6 +111,7 @@ Task<StepExchange::Shared> StepExchange::share(StepResult result, std::vector<fl
     float loss = 0;
     float zero = 0;
   };
+  TANDEM_CHECK_EQ(losses.size(), extents_.size(), "every micro-batch has its loss");
   figures_.asks = asks;
   std::vector<LossPart> parts(losses.size());
   for (std::size_t a = 0; a < losses.size(); ++a) {
@@ -120,6 +122,7 @@ Task<StepExchange::Shared> StepExchange::share(StepResult result, std::vector<fl
   std::memcpy(mine.data() + sizeof(Figures), parts.data(), parts.size() * sizeof(LossPart));
   const std::size_t bytes = mine.size();
   const std::vector<std::byte> all = co_await ranks_.bytes(std::move(mine));
+  TANDEM_CHECK_EQ(all.size(), bytes * ranks_.world(), "each rank tells equally much");
   Shared shared{.result = std::move(result), .of_saves = {}};
   StepResult& sum = shared.result;
   for (std::size_t r = 0; r < ranks_.world(); ++r) {
@@ -134,6 +137,7 @@ Task<StepExchange::Shared> StepExchange::share(StepResult result, std::vector<fl
     shared.of_saves.push_back(figures.asks.checkpoint);
   }
   const auto sharers = static_cast<std::size_t>(groups_.sharers);
+  TANDEM_CHECK_EQ(ranks_.world() % sharers, std::size_t{0}, "every group has as many ranks");
   for (std::size_t a = 0; a < losses.size(); ++a) {
     for (std::size_t r = 0; r < ranks_.world(); r += sharers) {
       LossPart part;

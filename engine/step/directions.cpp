@@ -7,6 +7,8 @@
 #include <span>
 #include <utility>
 
+#include "runtime/util/check.hpp"
+
 namespace tandem {
 
 Directions::Directions(Rank& rank, Gatherer& gatherer, CommunicatorOrders& reductions,
@@ -131,6 +133,8 @@ Task<> Directions::add_over_ranks(std::vector<ExactSum>* sums) {
     }
     const std::vector<std::byte> all = co_await rank_.collectives().address().ask(
         Exchange{reductions_[kWorld]++, std::move(mine)});
+    TANDEM_CHECK_EQ(all.size(), world * some.size() * ExactSum::kLimbs * sizeof(std::uint64_t),
+                    "each rank tells all of its sums");
     for (std::size_t i = 0; i < some.size(); ++i) {
       some[i] = {};
       for (std::size_t r = 0; r < world; ++r) {
@@ -165,6 +169,7 @@ Task<> Directions::orthogonalize_unit(std::size_t unit) {
   const std::size_t slice = layout_.slice_elements(unit);
   if (is_divided(unit)) {
     block = rank_.memory().direction_block();
+    TANDEM_CHECK(block != nullptr, "the plan has room for the directions of a whole unit");
     co_await rank_.collectives().address().ask(
         AllGather{gatherer_.take_order(),
                   {.shard = reinterpret_cast<const std::byte*>(values),

@@ -11,6 +11,7 @@ Gatherer::Gatherer(Shards shards, std::size_t pools, Scope& scope, bool run_ahea
     : shards_(shards), scope_(scope), run_ahead_(run_ahead), next_ticket_(pools) {}
 
 void Gatherer::begin(const StepPlan& plan, std::uint64_t version) {
+  TANDEM_CHECK_EQ(plan.tickets.size(), next_ticket_.size(), "a plan has tickets of each pool");
   pass_ = std::make_shared<Pass>();
   pass_->plan = &plan;
   pass_->version = version - (planted(Bug::kOldWeightsGathered) && version > 0 ? 1 : 0);
@@ -63,6 +64,7 @@ Task<> Gatherer::acquire_visit(std::shared_ptr<Pass> pass, std::size_t v) {
 
 Task<std::vector<std::byte*>> Gatherer::acquired(std::size_t v) {
   const std::shared_ptr<Pass> pass = pass_;
+  TANDEM_CHECK(pass != nullptr && v < pass->slots.size(), "a visit is of the pass under way");
   if (run_ahead_) {
     co_await *pass->complete[v];
     if (pass->failure) {
@@ -75,6 +77,8 @@ Task<std::vector<std::byte*>> Gatherer::acquired(std::size_t v) {
 }
 
 void Gatherer::release(std::size_t v) {
+  TANDEM_CHECK_EQ(pass_->slots[v].size(), pass_->plan->visits[v].uses.size(),
+                  "a visit releases the units that it has acquired");
   for (const UnitUse& use : pass_->plan->visits[v].uses) {
     const std::uint64_t next_use =
         use.pool == kNoPool ? kNoNextUse : pass_->first_ticket[use.pool] + use.next_use;

@@ -59,6 +59,8 @@ TrainStep::TrainStep(Rank& rank)
 }
 
 void TrainStep::begin(std::int64_t number, std::size_t micro_steps, const Update& expected) {
+  TANDEM_CHECK(micro_steps > 0, "a step has micro-batches");
+  TANDEM_CHECK_EQ(reductions_open_, std::size_t{0}, "the step before has awaited its reductions");
   if (micro_steps != micro_steps_) {
     plan_ = StepPlan::training(layout_.model, layout_.classes, micro_steps);
     micro_steps_ = micro_steps;
@@ -80,6 +82,8 @@ void TrainStep::begin(std::int64_t number, std::size_t micro_steps, const Update
 }
 
 Task<> TrainStep::forward(std::shared_ptr<MicroBatch> batch) {
+  TANDEM_CHECK(forwards_ < micro_steps_, "a step has the micro-batches that it was begun with");
+  TANDEM_CHECK_EQ(forwards_, backwards_, "a micro-batch's backward comes before the next forward");
   if (forwards_ - losses_.size() == compute_.losses().size()) {
     co_await losses();  // the buffer of losses is full
   }
@@ -154,6 +158,7 @@ Task<> TrainStep::backward(double loss_gradient) {
     set_constants(speculative_steps_, expected_, 1);
     speculative_ = true;
   }
+  TANDEM_CHECK_EQ(backwards_, forwards_, "a backward is of the last forward");
   const TimePoint asked = rank_.loop().now();
   for (std::size_t s = layout_.model.segments.size(); s-- > 0; ++visit_) {
     const Visit& here = plan_.visits[visit_];
@@ -203,6 +208,8 @@ Task<> TrainStep::backward(double loss_gradient) {
 }
 
 Task<Verdict> TrainStep::finish(Update update) {
+  TANDEM_CHECK_EQ(backwards_, micro_steps_, "a verdict is on all micro-batches of the step");
+  TANDEM_CHECK_EQ(visit_, plan_.visits.size(), "a verdict follows the last visit of the plan");
   const flight::Span verdict(flight::Kind::kVerdict);
   if (!planted(Bug::kVerdictBeforeReductions)) {
     co_await reductions_done();
@@ -364,6 +371,7 @@ Task<TimePoint> TrainStep::gradient_slots(std::size_t v) {
     if (use.first_gradient) {
       gradient_slot_[use.unit] = co_await rank_.bucket(use.unit)->address().ask(
           AcquireGradient{gradient_ticket_[use.gradient_pool] + use.gradient_ticket});
+      TANDEM_CHECK(gradient_slot_[use.unit] != nullptr, "an open gradient has a slot");
     }
   }
   exposure_.reduce_s += seconds_since(asked);
@@ -438,6 +446,7 @@ Task<GlobalNorm> TrainStep::global_norm() {
 }
 
 Task<std::vector<std::byte>> TrainStep::exchange(std::vector<std::byte> mine) {
+  TANDEM_CHECK_LE(mine.size(), kExchangeBytes, "an exchange is of a few bytes");
   const LaneWait waits(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
   co_return co_await rank_.collectives().address().ask(
       Exchange{reduction_order_[kWorld]++, std::move(mine)});
@@ -453,6 +462,7 @@ Task<std::span<const float>> TrainStep::whole_gradient(std::size_t unit) {
 }
 
 Task<std::span<const float>> TrainStep::whole_of(std::size_t unit, std::span<const float> slice) {
+  TANDEM_CHECK_EQ(slice.size(), layout_.slice_elements(unit), "a whole is made of equal slices");
   const std::size_t world = layout_.sharding.world;
   if (!layout_.sharding.is_sharded(layout_.model.units[unit]) || world == 1) {
     co_return slice;

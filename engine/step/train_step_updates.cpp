@@ -6,12 +6,14 @@
 
 #include "engine/step/train_step.hpp"
 #include "runtime/flight.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/planted.hpp"
 #include "runtime/util/random.hpp"
 
 namespace tandem {
 
 void TrainStep::set_constants(std::vector<UpdateStep>& steps, const Update& update, double clip) {
+  TANDEM_CHECK(!update.groups.empty(), "a step has a parameter group");
   steps.clear();
   for (const UpdateConfig& group : update.groups) {
     // A direction has no loss scale in it.
@@ -40,6 +42,7 @@ Task<> TrainStep::find_lamb_directions(const Update* update, double clip) {
 }
 
 Task<> TrainStep::update_speculatively(std::size_t unit) {
+  TANDEM_CHECK(!speculative_steps_.empty(), "an update ahead of the verdict has its constants");
   co_await rank_.optimizer().address().send(UpdateUnit{.unit = static_cast<std::uint32_t>(unit),
                                                        .steps = speculative_steps_.data(),
                                                        .deadline = deadlines_[unit],
