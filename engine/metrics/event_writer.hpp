@@ -20,7 +20,7 @@ namespace tandem {
 /// One framed record around `data`.
 [[nodiscard]] std::string tfrecord(std::string_view data);
 
-/// Whether event files are named so.
+/// Whether this is the name of an event file.
 [[nodiscard]] bool is_event_file(std::string_view name) noexcept;
 
 using Scalar = std::pair<std::string_view, double>;  // tag, value
