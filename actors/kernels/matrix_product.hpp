@@ -1,5 +1,5 @@
 // actors/kernels/matrix_product.hpp — products of fp32 matrices, tile by tile, in an order of
-// additions that shapes alone decide.
+// additions that depends only on shapes.
 //
 //   C = alpha * A B + beta * D       or, with b_across, alpha * A B^T + beta * D
 //
@@ -29,7 +29,7 @@ struct MatrixProduct {
 
 [[nodiscard]] std::size_t product_tiles(const MatrixProduct& product) noexcept;
 
-/// One tile of C. Any thread; different tiles may run at the same time.
+/// Computes one tile of C. Any thread; different tiles may run at the same time.
 void compute_product_tile(const MatrixProduct& product, std::size_t tile);
 
 }  // namespace tandem

@@ -9,8 +9,8 @@
 //
 // All ranks know the layout and the content of each disk, so each knows what every rank sends. They
 // send in rounds of kRoundBytes per rank; a rank's memory grows by its own slice of one unit.
-// Invariant: nothing is read that was not hashed first, on the disk where it lies. Thread rule: the
-// loop's thread; all ranks make the same calls in the same order.
+// Invariant: nothing is read that was not hashed first, on the disk where it lies.
+// Thread rule: the loop's thread; all ranks make the same calls in the same order.
 #pragma once
 
 #include <cstddef>

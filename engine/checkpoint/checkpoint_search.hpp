@@ -1,8 +1,8 @@
 // engine/checkpoint/checkpoint_search.hpp — finds the checkpoints on the ranks' disks, and which
 // elements of each lie on which disk.
 //
-// Invariant: all ranks get the same result, in the same order. Thread rule: the loop's thread; all
-// ranks make the same calls in the same order.
+// Invariant: all ranks get the same result, in the same order.
+// Thread rule: the loop's thread; all ranks make the same calls in the same order.
 #pragma once
 
 #include <cstdint>

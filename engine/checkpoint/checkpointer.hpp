@@ -15,8 +15,8 @@
 // in common. Older checkpoints stay if a value of this one is not finite on some disk. A failure on
 // any rank fails the save: the written files are removed, the outcome says why, and neither the run
 // nor an older checkpoint changes. A checkpoint that all disks have sealed stays, because one of
-// them may have its name already. Thread rule: the loop's thread. All ranks make the same calls in
-// the same order.
+// them may have its name already.
+// Thread rule: the loop's thread. All ranks make the same calls in the same order.
 #pragma once
 
 #include <cstdint>

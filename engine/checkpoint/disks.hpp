@@ -5,7 +5,8 @@
 // host creates an empty file with a random name in the folder, and every rank looks for all of
 // them. If the folder does not exist or is not writable, its nearest parent that exists is used. A
 // host that can write nowhere counts as having a disk of its own, unless it sees another host's
-// file. Invariant: all ranks get the same result.
+// file.
+// Invariant: all ranks get the same result.
 #pragma once
 
 #include <cstddef>

@@ -6,8 +6,9 @@
 // memory is the host's, so ATen runs on it as usual; a segment then takes at least the time that
 // the described device would take (SegmentTime). On a GPU ATen's work is queued on one stream, and
 // no host thread waits for it: the next operation on its operands waits for an event on the device
-// (in_use()). Invariant: what it allocated lives until it is destroyed, after the actors that use
-// it. Thread rule: the loop's thread, except SegmentTime and functions marked for the compute lane.
+// (in_use()).
+// Invariant: what it allocated lives until it is destroyed, after the actors that use it.
+// Thread rule: the loop's thread, except SegmentTime and functions marked for the compute lane.
 #pragma once
 
 #include <atomic>

@@ -7,8 +7,9 @@
 // exchange group: its compute lanes send tokens to the rank whose slice computes them, and back.
 // Both groups have back ends of their own, so neither waits for collectives of all ranks. The
 // exchange group's rank j is rank j * D + d. So a gradient's blocks are added in the order of all
-// ranks, with the same bits as if every rank had all experts. Thread rule: the rank's loop thread;
-// exchange() is for the compute lane. Failure: that of the back ends (PeerLost).
+// ranks, with the same bits as if every rank had all experts.
+// Thread rule: the rank's loop thread; exchange() is for the compute lane.
+// Failure: that of the back ends (PeerLost).
 #pragma once
 
 #include <cstddef>

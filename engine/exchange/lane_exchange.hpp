@@ -7,8 +7,9 @@
 // exchange has a loop of its own, which runs on the lane's thread only during an exchange: the lane
 // waits for the data anyway, and using the rank's loop would cost two wake-ups of sleeping threads.
 // Thread rule: the compute lane, except the constructor and give_up(). Its device belongs to its
-// own loop. Failure: that of the back end (PeerLost). It is destroyed, or give_up() called, only
-// while the lane does not exchange, because a step's task does not end before its lane.
+// own loop.
+// Failure: that of the back end (PeerLost). It is destroyed, or give_up() called, only while the
+// lane does not exchange, because a step's task does not end before its lane.
 #pragma once
 
 #include <cstddef>

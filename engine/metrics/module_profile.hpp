@@ -3,9 +3,9 @@
 //
 // The model's parts are its segments; a segment's are the modules that the names of its parameters
 // make ("self_attn" of "model.layers.0.self_attn.q_proj.weight"). Operations are flops.hpp's; times
-// are known only for segments, the smallest pieces that the compute lane runs. Invariant: a
-// module's figures include those of its submodules. A parameter counts in the module that uses it
-// first, its operations in each module that uses it.
+// are known only for segments, the smallest pieces that the compute lane runs.
+// Invariant: a module's figures include those of its submodules. A parameter counts in the module
+// that uses it first, its operations in each module that uses it.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,8 @@
 // trainer that is killed loses those of the last second. The process has the lowest priority.
 // Without WANDB_MODE and WANDB_API_KEY in the environment the module runs offline and sends
 // nothing; the process then collects records and passes them to the module every ten minutes and at
-// the end. Thread rule: one thread at a time.
+// the end.
+// Thread rule: one thread at a time.
 #pragma once
 
 #include <chrono>

@@ -6,8 +6,9 @@
 // (placement_model.hpp). The time between a unit's gradient and its next use differs: the first
 // units in forward order get their gradients last and are needed first (the embedding has no time
 // at all). So units go to the device from the first one on; streamed units are spread among the
-// others, so that pool and link are both busy all the time. Invariant: pure functions; the same
-// problem gives the same placements on every rank. A placement changes no bit of any result.
+// others, so that pool and link are both busy all the time.
+// Invariant: pure functions; the same problem gives the same placements on every rank. A placement
+// changes no bit of any result.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // engine/tensors/bound_units.hpp — binds the tensors of a visit's units to the slots that the visit
 // was granted.
 //
-// Compute lane: lives as long as the work of a visit. Invariant: at other times no tensor of a unit
-// has memory.
+// Compute lane: lives as long as the work of a visit.
+// Invariant: at other times no tensor of a unit has memory.
 #pragma once
 
 #include <cstddef>

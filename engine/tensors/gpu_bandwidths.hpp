@@ -3,8 +3,9 @@
 //
 // Measures copies between pinned and device memory, updates by the run's kernel, and matmuls in the
 // type of the weights; each alone on the device, the best of a few. Takes tenths of a second, once
-// for each machine and kernel. Thread rule: no loop may run on the calling thread. Errors:
-// DeviceError.
+// for each machine and kernel.
+// Thread rule: no loop may run on the calling thread.
+// Errors: DeviceError.
 #pragma once
 
 #include <cstddef>

@@ -6,10 +6,11 @@
 // occupy the gaps of large ones. So with activations of tens of MiB a step took up to twice the
 // memory of its live tensors. Here a request takes the smallest free gap that it fits into, the
 // first of equal ones. Requests below kLeastBytes, and those for which the range has no room, go to
-// the previous allocator. Invariant: allocations are aligned to cache lines and do not overlap;
-// their addresses depend only on the order and sizes of requests and frees. Freed memory stays
-// resident, so that a step has no page faults for its activations. Any thread. Failure: that of the
-// other allocator.
+// the previous allocator.
+// Invariant: allocations are aligned to cache lines and do not overlap; their addresses depend only
+// on the order and sizes of requests and frees. Freed memory stays resident, so that a step has no
+// page faults for its activations. Any thread.
+// Failure: that of the other allocator.
 #pragma once
 
 #include <cstddef>

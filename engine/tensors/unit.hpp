@@ -4,8 +4,9 @@
 // The weights of a unit are views over one flat storage that owns nothing. bind_values() points
 // that storage at the slot into which the unit was gathered, unbind_values() at null; the same for
 // the gradients. The tensors, and those that autograd saved, stay valid: rebinding costs one
-// pointer store for any number of parameters. Invariant: a weight's data is accessed only while
-// bound. Unbound storages have a null pointer, so a wrong access faults at once.
+// pointer store for any number of parameters.
+// Invariant: a weight's data is accessed only while bound. Unbound storages have a null pointer, so
+// a wrong access faults at once.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,8 @@
 //
 // fp32 weights are their own master, so for a streamed fp32 unit only the moments are copied to the
 // device and back. Several ranks reduce gradients on the host, from where they are copied to the
-// device slice by slice. Invariant: no placement changes a bit of any result.
+// device slice by slice.
+// Invariant: no placement changes a bit of any result.
 #pragma once
 
 #include <array>
