@@ -4,9 +4,9 @@
 //   C = alpha * A B + beta * D       or, with b_across, alpha * A B^T + beta * D
 //
 // All are row-major and dense. An element is one chain of fused multiply-adds along K, from 0, then
-// alpha and beta: so its bits depend neither on the tile it is in nor on who computes it, but, as a
-// GEMM's, on whether the processor fuses.
-// It is for what is few and must be the same everywhere (orthogonalize.hpp); the layers' GEMMs are
+// alpha and beta: so its bits depend neither on its tile nor on the thread, but, like a GEMM's, on
+// whether the processor fuses.
+// It serves small work that must be the same everywhere (orthogonalize.hpp); the layers' GEMMs are
 // in models/kernels.
 #pragma once
 

@@ -23,8 +23,8 @@
 //             p' = p - lr * (g / (sqrt(v') + eps))
 //   LAMB, Muon
 //             p' = p - (rate * u + decay * p)
-//             where u is the direction that direction.hpp has found before, in the gradient's
-//             place; LAMB: rate = lr * sqrt(1 - beta2^t) / (1 - beta1^t) * trust ratio, decay = 0
+//             where u is the direction that direction.hpp has written over the gradient;
+//             LAMB: rate = lr * sqrt(1 - beta2^t) / (1 - beta1^t) * trust ratio, decay = 0
 //             Muon: rate = lr * clip coefficient, decay = lr * weight_decay
 //
 // Adam: Kingma & Ba 2015, Loshchilov & Hutter 2019; the operations in the order of DeepSpeed's
