@@ -1,4 +1,4 @@
-// runtime/event_loop.hpp — one thread's scheduler: everything asynchronous of a rank runs here.
+// runtime/event_loop.hpp — the scheduler of one thread, on which all coroutines of a rank run.
 //
 // Its own intrusive run queue and inbox, timers on an injected clock, and Asio's io_context as the
 // reactor it sleeps in.

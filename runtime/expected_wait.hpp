@@ -1,4 +1,4 @@
-// runtime/expected_wait.hpp — when a wait will end, learned from those before it: a thread sleeps
+// runtime/expected_wait.hpp — predicts when a wait will end from earlier waits: a thread sleeps
 // until shortly before, then spins for a bounded time.
 //
 // A training step repeats, so a thread's waits do, too: each is compared with those one, two ...

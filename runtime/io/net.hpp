@@ -1,5 +1,5 @@
-// runtime/io/net.hpp — how ranks reach each other: frames of bytes over channels, behind one
-// interface for UCX between hosts (runtime/ucx) and the simulator (runtime/sim).
+// runtime/io/net.hpp — the interface for frames of bytes between ranks, over channels; implemented
+// with UCX between hosts (runtime/ucx) and by the simulator (runtime/sim).
 //
 // A channel is a number that both ends agree on. Frames of one (sender, receiver, channel) arrive
 // whole, once and in order; between channels there is no order. A send ends when its buffer may be
