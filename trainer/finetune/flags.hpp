@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-/// On what and when a run is evaluated.
+/// The data and the times of a run's evaluations.
 struct EvaluationFlags {
   std::string dataset;
   double split = 0;          // share of the records that are held out; 0: none
@@ -74,7 +74,7 @@ struct FinetuneFlags : RunFlags {
 /// The flags that decide, beside the engine's, what a run of a model holds: the trainer's and
 /// `tandem plan`'s.
 void add_memory_flags(CLI::App& app, FinetuneFlags& flags);
-/// Throws user_error for a value that makes no sense.
+/// Throws user_error for an invalid value.
 void check_memory_flags(const FinetuneFlags& flags);
 /// The parts that the flags let learn, except for --lora_from.
 TrainedParts trained_parts(const FinetuneFlags& flags);
