@@ -9,7 +9,7 @@
 // Failures: a peer that is gone fails every operation with it, now and later, with PeerLost, which
 // names the rank at fault. A rank that gives up says which rank failed with abort(): every peer's
 // operations then fail naming that rank, so that no rank blames a mere witness. Broken once, a net
-// stays broken. A peer that is silent is no failure here: beats are signs of life, with a few
+// stays broken. A peer that is silent is no failure here: heartbeats are signs of life, with a few
 // numbers in them, by which those above tell a rank that waits from one that hangs.
 // Thread rule: the loop's thread. Buffers belong to the operation until its await returns.
 // Cancel rule: a stopped receive ends at once and takes no frame, or, once a frame moves into its
@@ -118,9 +118,9 @@ class Net {
   /// This rank gives up because of `failed_rank` (itself, perhaps): everything on this net fails,
   /// here and at all peers.
   void abort(std::uint32_t failed_rank) { backend_->abort(failed_rank); }
-  /// A sign of life for `peer`, and a word (below NetHeart::kWordsMax) in one of the places of its
-  /// NetHeart of this rank. It takes no credit and ends nothing; beats to one peer keep their
-  /// order. To a peer that is lost it goes nowhere.
+  /// Sends a heartbeat to `peer`, with a word (below NetHeart::kWordsMax) for one place of the
+  /// NetHeart that the peer keeps of this rank. It takes no credit; heartbeats to one peer keep
+  /// their order. One to a lost peer is dropped.
   void beat(std::uint32_t peer, std::size_t place, std::uint16_t word) {
     TANDEM_CHECK(
         peer < world() && peer != rank() && place < NetHeart::kPlaces && word < NetHeart::kWordsMax,

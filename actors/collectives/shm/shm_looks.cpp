@@ -1,5 +1,5 @@
-// ShmSync's looks, twice in each heartbeat: it says that its rank lives and for whom it waits, and
-// looks at the others' hearts and at its deadlines.
+// ShmSync's ticks, twice per heartbeat period: advances this rank's heartbeat, publishes which
+// ranks it awaits, and checks the others' heartbeats and its own deadlines.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -98,10 +98,10 @@ Awaited ShmSync::awaited(std::uint32_t name) const noexcept {
   return said;
 }
 
-// The first look may find a beat from before the stop, the second finds none, the third is certain:
-// with two looks to a heartbeat that is one and a half.
-// The heart of a rank that computes outside of its loop stands still as well: only the kernel knows
-// that a process is stopped.
+// The first tick may find a heartbeat from before the stop, the second finds none, the third is
+// certain: with two looks to a heartbeat that is one and a half. The heartbeat of a rank that
+// computes outside of its loop stands still as well: only the kernel knows that a process is
+// stopped.
 void ShmSync::look_at_hearts(TimePoint now) {
   for (std::uint32_t rank = 0; rank < world(); ++rank) {
     Peer& peer = peers_[rank];
