@@ -32,8 +32,8 @@ constexpr std::int64_t kDriverBytes = std::int64_t{896} << 20;
 constexpr std::int64_t kContextBytes = std::int64_t{896} << 20;
 constexpr std::int64_t kCommunicatorBytes = std::int64_t{1} << 29;
 // Memory that ATen's allocator holds there beside tensors: cuBLAS's workspaces and begun segments;
-// and free blocks of other lengths' rows: a part of what is alive at the highest point (15 % were
-// measured), and so much at most, for it gives them back before it runs out of memory.
+// and free blocks of other lengths' rows: a part of the live memory at the peak (15 % were
+// measured), with an upper limit, because it frees them before it runs out of memory.
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kFreeBlocksPart = 5;  // a fifth
 constexpr std::int64_t kMostFreeBlocksBytes = std::int64_t{2} << 30;

@@ -5,16 +5,15 @@
 // whole, once and in order; between channels there is no order. A send ends when its buffer may be
 // reused, not when the frame has arrived; each channel takes a few frames ahead of the receiver,
 // then sends wait. A long frame's send may wait for its receive, so no rank awaits a send before it
-// begins the receive that its peer waits for. A receive gets the next frame and its size.
-// Failures: a peer that is gone fails every operation with it, now and later, with PeerLost, which
-// names the rank at fault. A rank that gives up says which rank failed with abort(): every peer's
-// operations then fail naming that rank, so that no rank blames a mere witness. Broken once, a net
-// stays broken. A peer that is silent is no failure here: heartbeats are signs of life, with a few
-// numbers in them, by which those above tell a rank that waits from one that hangs.
-// Thread rule: the loop's thread. Buffers belong to the operation until its await returns.
-// Cancel rule: a stopped receive ends at once and takes no frame, or, once a frame moves into its
-// buffer, with that frame; a stopped send ends at once if nothing of it has left, else when all of
-// it has.
+// begins the receive that its peer waits for. A receive gets the next frame and its size. Failures:
+// if a peer disconnects, all present and later operations with it fail with PeerLost, which names
+// the rank at fault. A rank that aborts names the failed rank with abort(): every peer's operations
+// then fail with that rank, so that no rank blames a witness. A failure is permanent. Silence of a
+// peer is not a failure here: heartbeats carry a few numbers, by which the users of the net tell a
+// waiting rank from a hung one. Thread rule: the loop's thread. Buffers belong to the operation
+// until its await returns. Cancel rule: a stopped receive ends at once and takes no frame, or, once
+// a frame moves into its buffer, with that frame; a stopped send ends at once if nothing of it has
+// left, else when all of it has.
 //
 //   co_await net.send(peer, kGradients, bytes);
 //   std::size_t n = co_await net.recv(peer, kGradients, into);

@@ -84,7 +84,7 @@ void NetWaits::listen(TimePoint now) noexcept {
   }
 }
 
-// The first place says that this rank lives, the others go where they changed.
+// The first word is sent always, as the heartbeat; the others are sent if they changed.
 void NetWaits::speak(TimePoint now) {
   Awaited on_the_net = options_.other_waits ? options_.other_waits(options_.heartbeat) : Awaited();
   for (const Wait* const wait : under_way_) {
