@@ -97,8 +97,8 @@ class Planner {
   [[nodiscard]] MemoryKind copied() const {
     return in_.accelerator ? MemoryKind::kPinned : MemoryKind::kHost;
   }
-  /// The kind of memory of a unit's state. Of a unit that the pool updates only weights and
-  /// gradients travel.
+  /// Returns the kind of memory of a unit's state. If the pool updates a unit, only its weights and
+  /// gradients cross the link.
   [[nodiscard]] MemoryKind state_of(std::size_t unit) const {
     const bool streams = sizes_.units[unit].placement == StatePlacement::kStreamed;
     if (sizes_.units[unit].placement == StatePlacement::kNvme ||

@@ -39,7 +39,7 @@ class EventWriter {
   /// whole.
   void write(std::int64_t step, const std::vector<Scalar>& scalars);
 
-  /// As LineFile's.
+  /// Syncs and closes the file, as LineFile::close() does.
   void close() { file_.close(); }
 
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }

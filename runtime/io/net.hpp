@@ -10,10 +10,11 @@
 // the rank at fault. A rank that aborts names the failed rank with abort(): every peer's operations
 // then fail with that rank, so that no rank blames a witness. A failure is permanent. Silence of a
 // peer is not a failure here: heartbeats carry a few numbers, by which the users of the net tell a
-// waiting rank from a hung one. Thread rule: the loop's thread. Buffers belong to the operation
-// until its await returns. Cancel rule: a stopped receive ends at once and takes no frame, or, once
-// a frame moves into its buffer, with that frame; a stopped send ends at once if nothing of it has
-// left, else when all of it has.
+// waiting rank from a hung one.
+// Thread rule: the loop's thread. Buffers belong to the operation until its await returns.
+// Cancel rule: a stopped receive ends at once and takes no frame, or, once a frame moves into its
+// buffer, with that frame; a stopped send ends at once if nothing of it has left, else when all of
+// it has.
 //
 //   co_await net.send(peer, kGradients, bytes);
 //   std::size_t n = co_await net.recv(peer, kGradients, into);

@@ -41,7 +41,7 @@ class HostLevel : public HostWaits {
     Name name = "reduction";
   };
 
-  /// As CollectiveBackend's.
+  /// Allocates memory as CollectiveBackend::allocate() does.
   virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual Task<> gather(Sequence sequence, Gather what) = 0;
   virtual Task<> reduce(Reduce what) = 0;

@@ -127,7 +127,7 @@ class ShmSync final : private Poller {
   void ask_for_waits(std::function<Awaited(Duration at_least)> waits) {
     other_waits_ = std::move(waits);
   }
-  /// As HostLevel's.
+  /// The functions of HostWaits.
   void say_awaited(std::uint32_t rank, Awaited awaited) noexcept;
   [[nodiscard]] Awaited awaited(std::uint32_t rank) const noexcept;
 
