@@ -191,8 +191,8 @@ void RendezvousStore::host() {
   }
 }
 
-// A rank may come before rank 0 listens, to what an earlier run left, or while strangers crowd the
-// port: it tries until its time is over.
+// A rank may connect before rank 0 listens, or to a port of an earlier run, or while other
+// processes occupy the port: it retries until its time is over.
 void RendezvousStore::connect() {
   Patience patience(timeout_);
   for (Attempt last = Attempt::kNotThere;;) {

@@ -37,8 +37,8 @@ constexpr std::int64_t kCommunicatorBytes = std::int64_t{1} << 29;
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kFreeBlocksPart = 5;  // a fifth
 constexpr std::int64_t kMostFreeBlocksBytes = std::int64_t{2} << 30;
-// Pages of LibTorch that a step touches first: measured, file-backed memory grows by so much after
-// the engine is made.
+// Pages of LibTorch that a step touches first: the measured growth of file-backed memory after the
+// engine is made.
 constexpr std::int64_t kLaterPagesBytes = std::int64_t{24} << 20;
 // No run comes near it; more of them would overflow the figures of activations.
 constexpr std::int64_t kMostTokensOfBatch = std::int64_t{1} << 26;
