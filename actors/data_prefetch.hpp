@@ -1,11 +1,11 @@
-// actors/data_prefetch.hpp — keeps the next batches ready, made by the user's function on a pool.
+// actors/data_prefetch.hpp — keeps the next batches ready; a pool makes them with the user's
+// function.
 //
 // States of batch i: not started -> being made -> ready -> handed out. `depth` batches ahead of the
 // asker are being made or ready. Batch i is what make(i) returned, and asks are answered in the
-// order of i: neither the number of workers nor their speed can be seen in the data.
-// The end: make(i) returns nothing; every ask from i on gets nothing.
-// A failure: make(i) throws; the ask for batch i and every later one gets that exception, and
-// nothing further is started.
+// order of i: neither the number of workers nor their speed affects the data. The end: make(i)
+// returns nothing; every ask from i on gets nothing. A failure: make(i) throws; the ask for batch i
+// and every later one gets that exception, and nothing further is started.
 // Buffers: a batch belongs to the maker until it returns, to this actor while it is ready, then to
 // the asker.
 #pragma once

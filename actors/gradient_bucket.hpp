@@ -1,11 +1,11 @@
-// actors/gradient_bucket.hpp — one actor per unit: from the gradients of micro-steps to this rank's
-// reduced slice.
+// actors/gradient_bucket.hpp — one actor per unit: reduces the gradients of micro-steps into this
+// rank's slice.
 //
 // AcquireGradient lends a slot for the whole unit's gradient in compute dtype (its padding is
-// zeroed here, unless the host does not reach it; the rest is the borrower's to write in full).
-// GradientReady gives it back full: the slices of all ranks are reduced into the accumulator,
-// overwriting it at a step's first micro-step and adding after, and at the last one the reply
-// carries the norm's exact sum of squares and the first bad element.
+// zeroed here, unless the host cannot access it; the borrower must write all the rest).
+// GradientReady returns the slot: the slices of all ranks are reduced into the accumulator,
+// overwriting it at a step's first micro-step and adding afterwards. At the last micro-step the
+// reply has the norm's exact sum of squares and the first bad element.
 //
 // States: empty -> slot lent -> reducing -> empty. One slot per unit at a time.
 // Invariant: between the last micro-step's reply and the next step's first GradientReady the
@@ -15,7 +15,7 @@
 // Buffers: the slot belongs to the borrower from the reply of AcquireGradient to GradientReady,
 // then to Collectives. The accumulator belongs to this actor (Collectives writes it) until the last
 // micro-step's reply, then to CpuOptimizer until the unit's ParamReady. The next step cannot write
-// it earlier: its backward visit needs that very version.
+// it earlier, because its backward visit needs that version.
 #pragma once
 
 #include <cstddef>
@@ -31,16 +31,16 @@ namespace tandem {
 
 using ReducedGradient = GradientNorm;
 
-/// The reply: padded_elements of the bucket's block type for each block, lent until GradientReady.
-/// `ticket`: of the gradients' slot pool.
+/// Replies with memory for padded_elements of the bucket's block type for each block, lent until
+/// GradientReady. `ticket`: of the gradients' slot pool.
 struct AcquireGradient {
   using Reply = std::byte*;
   std::uint64_t ticket = 0;
 };
 
-/// The lent slot is full. `order`: this reduction's number in Collectives, the first of as many as
-/// there are blocks. The reply comes when the accumulator holds the result and the slot is free; it
-/// is meaningful after the last micro-step. Bad elements are indices into the unit.
+/// Returns the filled slot. `order`: this reduction's number in Collectives, the first of one per
+/// block. Replies when the accumulator has the result and the slot is free; the norm in the reply
+/// is valid after the last micro-step. Bad elements are indices into the unit.
 struct GradientReady {
   using Reply = ReducedGradient;
   bool first_micro_step = true;
@@ -56,7 +56,7 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
     Name name = "bucket";
     std::uint32_t unit = flight::kNoUnit;
     UnitLayout layout;  // of the block that is reduced, among the ranks that reduce it
-    // The slot holds this many such blocks, one after another, which are added in this order.
+    // The slot has this number of such blocks, one after another, which are added in this order.
     std::uint32_t blocks = 1;
     std::size_t first_element = 0;  // of the accumulator, as bad elements are counted
     // every rank keeps the whole gradient (then there is one slice)
@@ -64,8 +64,8 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
     DType block_type = DType::kF32;  // of the slot
     std::uint32_t tree = 1;          // ReduceArguments::tree
     void* accumulator = nullptr;  // layout.shard_elements of accumulator_type; outlives the actor
-    // 16 bits (the block's type) at world 1 with one micro-step per step, where nothing is ever
-    // added: the same values, hence the same bits later on, for 6 of the update's 36 bytes per
+    // 16 bits (the block's type) at world 1 with one micro-step per step, because nothing is added:
+    // the same values, and so the same bits later, while the update moves 6 of its 36 bytes per
     // element less.
     DType accumulator_type = DType::kF32;
     SlotPoolAddress slots;

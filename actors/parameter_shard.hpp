@@ -1,12 +1,12 @@
-// actors/parameter_shard.hpp — one actor per unit: its slice of the weights, and the way to the
-// whole unit.
+// actors/parameter_shard.hpp — one actor per unit: owns this rank's slice of the weights, and
+// gathers the whole unit.
 //
-// The shard lies in compute dtype in bytes handed in. AcquireUnit waits until the shard has the
-// wanted version, gets a slot in ticket order, has the shards of all ranks gathered into it (or
-// finds the unit still there in that version, and then answers without a gather) and replies with
-// the whole padded block. A unit that stays replicated has a block of its own instead of slots, and
-// is gathered once for each version: in place, where the shard lies at its place in the block; a
-// block in an accelerator's memory has its shard elsewhere, on the host.
+// The caller provides the shard's memory; its type is the compute dtype. AcquireUnit waits until
+// the shard has the wanted version, gets a slot in ticket order, gathers the shards of all ranks
+// into it (or finds the unit there in that version, and then does not gather) and replies with the
+// whole padded block. A unit that stays replicated has a block of its own instead of slots, and is
+// gathered once per version: in place if the shard lies inside of the block; a block in an
+// accelerator's memory has its shard on the host.
 //
 // States, per visit: waiting for its version -> for its slot -> for its gather -> held -> released.
 // Visits of one unit pass the first three one after another, in ticket order; several may be held
@@ -16,9 +16,8 @@
 // Buffers: the shard's bytes belong to this actor, except from UpdateStarts to ParamReady or
 // UpdateRolledBack: then CpuOptimizer writes them. No gather reads them meanwhile, because the plan
 // orders both: a step's update is sent after the last gradient of the unit is reduced, so after the
-// last visit of the old version held its block; and the first gather of the new version waits for
-// ParamReady. Both directions are checked. An update that is undone leaves the old version as it
-// was.
+// last visit of the old version; and the first gather of the new version waits for ParamReady. Both
+// are checked. An update that is rolled back leaves the old version unchanged.
 #pragma once
 
 #include <cstddef>
@@ -37,8 +36,8 @@ namespace tandem {
 inline constexpr std::uint64_t kSameAsTicket = UINT64_MAX;
 
 /// Waits for the version, a slot and the gather. The reply, the whole padded block in compute
-/// dtype, is lent until the ReleaseUnit of this visit. Versions and tickets of one unit never go
-/// back; without slots the ticket only says that.
+/// dtype, is lent until the ReleaseUnit of this visit. Versions and tickets of one unit never
+/// decrease; without slots the ticket only serves that check.
 struct AcquireUnit {
   using Reply = std::byte*;
   std::uint64_t version = 0;
@@ -47,25 +46,25 @@ struct AcquireUnit {
   std::uint64_t gather_order = kSameAsTicket;
 };
 
-/// Gives back the oldest visit that is held. `next_use`: ticket of the unit's next visit,
+/// Releases the oldest visit that has the block. `next_use`: ticket of the unit's next visit,
 /// kNoNextUse if unknown.
 struct ReleaseUnit {
   std::uint64_t next_use = kNoNextUse;
 };
 
-/// From CpuOptimizer: it writes the shard from now on; ParamReady or UpdateRolledBack of `version`
-/// follows.
+/// From CpuOptimizer: it writes the shard until the ParamReady or UpdateRolledBack of `version`
+/// that follows.
 struct UpdateStarts {
   std::uint64_t version = 0;
 };
 
-/// The shard holds `version` now. A resident older copy is void: no visit may ask for that version
-/// any more.
+/// The shard has `version` now. A resident older copy is invalid: no visit may ask for an older
+/// version.
 struct ParamReady {
   std::uint64_t version = 0;
 };
 
-/// The update that had started is no more: the shard holds what it held before.
+/// The started update was rolled back: the shard has its old content.
 struct UpdateRolledBack {
   std::uint64_t version = 0;
 };
@@ -82,7 +81,7 @@ class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, Up
     UnitLayout layout;
     DType type = DType::kF32;
     std::byte* shard = nullptr;  // layout.shard_elements of `type`; outlives the actor
-    // of a unit that stays replicated, `shard` inside or apart; null: slots
+    // of a unit that stays replicated, with `shard` inside or outside of it; null: slots
     std::byte* block = nullptr;
     std::uint64_t version = 0;  // what the shard holds now
     SlotPoolAddress slots;      // unless there is a block
@@ -107,7 +106,7 @@ class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, Up
   /// Loop thread.
   [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
-  /// When the shard got its version; the clock's epoch for the one it started with.
+  /// Returns the time at which the shard got its version; the clock's epoch for its first version.
   [[nodiscard]] TimePoint version_since() const noexcept { return version_since_; }
 
  private:

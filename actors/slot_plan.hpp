@@ -1,14 +1,14 @@
-// actors/slot_plan.hpp — which visit gets which slot: the decisions of SlotPool, as a plain state
-// machine.
+// actors/slot_plan.hpp — decides which visit gets which slot: SlotPool's decisions, as a plain
+// state machine.
 //
 // A *visit* is one use of a unit by the plan (forward or backward of a segment). Visits are
 // numbered by tickets 0, 1, 2, ... in plan order, and each is decided exactly once, in that order:
-// it gets the slot that already holds its unit in the wanted version (resident), or a slot whose
-// content is given up (evicted).
+// it gets the slot that already has its unit in the wanted version (resident), or a slot whose
+// content is evicted.
 //
-// Invariant: a decision depends on the plan alone, never on when messages arrive. Ranks must agree
-// on it, because a visit that is not resident is a collective. So the rule speaks of tickets only:
-// with F = max_in_flight,
+// Invariant: a decision depends only on the plan, never on the arrival of messages. Ranks must
+// agree on it, because a visit that is not resident needs a collective. So the rule uses only
+// tickets: with F = max_in_flight,
 //   - ticket t is decided once all tickets below t are decided and all tickets <= t - F are
 //     released;
 //   - its victim is chosen among the slots last used by tickets <= t - F (all released by then):
@@ -30,7 +30,7 @@ namespace tandem {
 inline constexpr std::uint32_t kNoUnit = UINT32_MAX;
 inline constexpr std::uint64_t kNoNextUse = UINT64_MAX;
 
-/// The slot that a visit was given.
+/// The slot of a visit.
 struct SlotDecision {
   std::uint64_t ticket = 0;
   std::size_t slot = 0;
@@ -47,15 +47,15 @@ class SlotPlan {
 
   explicit SlotPlan(Options options);
 
-  /// Visit `ticket` wants `unit` at `version` (kNoUnit: any slot, the content does not matter).
-  /// Each ticket once.
+  /// Visit `ticket` requests `unit` at `version` (kNoUnit: any slot, the content does not matter).
+  /// Call it once per ticket.
   void request(std::uint64_t ticket, std::uint32_t unit, std::uint64_t version);
 
-  /// Visit `ticket` is done with its slot, whose content is next used by visit `next_use`
-  /// (kNoNextUse: not at all, or not known). Each decided ticket once.
+  /// Visit `ticket` releases its slot, whose content is next used by visit `next_use` (kNoNextUse:
+  /// never, or not known). Call it once per decided ticket.
   void release(std::uint64_t ticket, std::uint64_t next_use);
 
-  /// The next decision that can be made now, if any. Call until it returns nothing.
+  /// Returns the next decision that can be made now; call it until it returns nullopt.
   [[nodiscard]] std::optional<SlotDecision> decide();
 
   [[nodiscard]] std::uint64_t next_ticket() const noexcept { return next_; }

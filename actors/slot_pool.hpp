@@ -2,14 +2,14 @@
 // bound of a rank.
 //
 // States of a slot: empty -> in use (by one or more visits of the same unit and version) ->
-// released, content kept -> in use again (resident) or evicted. All decisions are SlotPlan's:
-// strictly in ticket order, never in order of arrival, so every rank comes to the same ones. "Never
+// released, content kept -> in use again (resident) or evicted. SlotPlan makes all decisions,
+// strictly in ticket order and never in order of arrival, so every rank makes the same ones. "Never
 // evicted" (stages 0-2) is a pool with as many slots as units, or one pool of one slot for each
 // unit where their sizes differ much.
 // Buffers: the pool owns the memory for its whole life. A granted slot belongs to its visit until
 // ReleaseSlot.
 //
-// Why no visit waits for ever. Claim: every ticket is granted, provided that (1) every ticket is
+// Why no visit waits forever. Claim: every ticket is granted, provided that (1) every ticket is
 // asked for and released once, (2) the release of ticket s needs no grant of a ticket >= s + F (F =
 // max_in_flight, so the holder of a slot asks for at most F - 1 more before giving it back), (3)
 // whatever else the release of s waits for, a parameter version or a collective, is caused by
@@ -35,11 +35,11 @@ namespace tandem {
 
 struct SlotGrant {
   std::byte* data = nullptr;
-  // it already holds the wanted unit in the wanted version (perhaps still being gathered)
+  // it already has the wanted unit in the wanted version (perhaps still being gathered)
   bool resident = false;
 };
 
-/// Visit `ticket` wants a slot with or for `unit` at `version` (kNoUnit: any, its content does not
+/// Visit `ticket` requests a slot for `unit` at `version` (kNoUnit: any slot, its content does not
 /// matter).
 struct AcquireSlot {
   using Reply = SlotGrant;
@@ -48,8 +48,8 @@ struct AcquireSlot {
   std::uint64_t version = 0;
 };
 
-/// Visit `ticket` is done; the content is next used by visit `next_use` (kNoNextUse: not, or
-/// unknown).
+/// Visit `ticket` releases its slot; the content is next used by visit `next_use` (kNoNextUse:
+/// never, or unknown).
 struct ReleaseSlot {
   std::uint64_t ticket = 0;
   std::uint64_t next_use = kNoNextUse;

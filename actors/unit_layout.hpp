@@ -1,10 +1,8 @@
 // actors/unit_layout.hpp — how a unit's flat block is divided among the ranks.
 //
 // The block is padded to world * kUnitAlignment elements; rank r owns the r-th of `world` equal
-// slices, its shard.
-// A slice is a whole number of norm blocks, so the blocks of the gradient norm lie at the same flat
-// positions for every world size that divides the padding alike, and chunk boundaries never cut
-// one.
+// slices, its shard. A slice is a whole number of norm tiles, so these lie at the same flat
+// positions for every world size, and chunk boundaries never cut one.
 #pragma once
 
 #include <cstddef>

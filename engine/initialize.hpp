@@ -1,4 +1,4 @@
-// engine/initialize.hpp — DeepSpeed's entry: one call that gives engine, optimizer, loader and
+// engine/initialize.hpp — DeepSpeed's entry point: one call returns engine, optimizer, loader and
 // scheduler.
 //
 //   auto [engine, optimizer, loader, scheduler] =
@@ -39,8 +39,8 @@ class Optimizer {
   std::shared_ptr<Engine::Impl> impl_;
 };
 
-/// The micro-batches of this rank. Each loop over it is one epoch, shuffled anew; a loop left early
-/// goes on where it stood.
+/// The micro-batches of this rank. Each loop over it is one epoch, reshuffled; after a loop that
+/// was left early the next one continues there.
 class DataLoader {
  public:
   class Iterator {
@@ -81,11 +81,11 @@ class DataLoader {
   bool at_epoch_end_ = false;
 };
 
-/// The learning rate as a function of the optimizer step. It moves with engine.step(), as
-/// DeepSpeed's does.
+/// The learning rate as a function of the optimizer step. engine.step() advances it, as in
+/// DeepSpeed.
 class Scheduler {
  public:
-  /// The rate of the step applied last; before the first one that of step 1.
+  /// Returns the rate of the last applied step; before the first step, that of step 1.
   [[nodiscard]] double get_last_lr() const;
   /// The rate of optimizer step `step`, 1-based.
   [[nodiscard]] double lr_at(std::int64_t step) const;
@@ -103,9 +103,9 @@ struct Initialized {
   Scheduler scheduler;
 };
 
-/// Without a communicator in `args` the process's environment names the ranks (torchrun,
-/// Slurm, Open MPI, ./tandem launch). Throws Error: the config, the model or the ranks cannot work
-/// together. All ranks call it.
+/// If `args` has no communicator, the process's environment describes the ranks (torchrun, Slurm,
+/// Open MPI, ./tandem launch). Throws Error if the config, the model and the ranks do not fit
+/// together. Collective: all ranks call it.
 [[nodiscard]] Initialized initialize(InitializeArgs args);
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
 // models/adapter_folder.hpp — adapters in the folder that PEFT's save_pretrained writes and its
 // from_pretrained reads: adapter_config.json and adapter_model.safetensors.
 //
-// A tensor is called "base_model.model." and the parameter's name. The folder is a stranger's: what
-// its config asks for and is not computed here is refused by name.
+// A tensor is called "base_model.model." and the parameter's name. The folder is not trusted: a
+// feature that its config asks for and that we do not compute is refused by name.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,8 @@ class AdapterFolder {
   static AdapterFolder open(const std::filesystem::path& folder);
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
-  /// As it was trained; the targets are the full names of the modules in the file.
+  /// Returns the options of its training; the targets are the full names of the modules in the
+  /// file.
   [[nodiscard]] const LoraOptions& lora() const noexcept { return lora_; }
   /// The folder of the base model or its hub id, a relative path taken from this folder where it is
   /// there; empty where the config does not say it.
@@ -66,18 +67,18 @@ class AdapterFolder {
   [[nodiscard]] bool is_trained_whole(std::string_view parameter) const;
   /// ensure_weight_tying
   [[nodiscard]] bool keeps_tie() const noexcept { return keeps_tie_; }
-  /// The first part of these adapters that this engine can merge and use, but not train; empty:
-  /// none.
+  /// Returns the first feature of these adapters that this engine can merge and use but not train;
+  /// empty if there is none.
   [[nodiscard]] std::string beyond_training(const HfConfig& config) const;
   /// Throws user_error, with both shapes.
   void require_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape) const;
   /// Elements [begin, end) of a parameter that it has. Any thread.
   void read_f32(std::string_view parameter, std::int64_t begin, std::int64_t end, float* out) const;
-  /// Throws user_error unless what learns in the model is what the folder has, shapes included.
-  /// `tied`: its head is its embedding, which then must have been trained as such.
+  /// Throws user_error unless the model's trained parameters are those of the folder, with the same
+  /// shapes. `tied`: the model's head is its embedding, and the folder must have been trained so.
   void require_fits(const Model& model, bool tied) const;
-  /// Throws user_error where the folder has a frozen parameter of another value than the base:
-  /// adapters that are trained on are saved without it.
+  /// Throws user_error if the folder has a frozen parameter whose value differs from the base: when
+  /// these adapters are trained further, they are saved without it.
   void require_copies(const Model& model, const ParameterSource& base) const;
 
  private:

@@ -1,4 +1,4 @@
-// models/causal_lm.hpp — a causal language model out of a Hugging Face config.
+// models/causal_lm.hpp — makes a causal language model from a Hugging Face config.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ const Family& family_of(const HfConfig& config);
 /// Units and segments with the parameter names of the Hugging Face checkpoint; the source is left
 /// to the caller. Nothing is allocated but the description. `leaf_module`: the class, as
 /// Transformers names it, whose modules are gathered as one unit each (DeepSpeed's leaf modules);
-/// empty: a block with all in it. Throws user_error if the family has no such module. `seed`: of
-/// the dropout that the config and adapters ask for, in training. `parts`: what learns; default:
-/// all.
+/// empty: a layer with all its parameters. Throws user_error if the family has no such module.
+/// `seed`: of the dropout in training that the config and adapters ask for. `parts`: the trained
+/// parameters; default: all.
 Model make_causal_lm(const HfConfig& config, std::string_view leaf_module = {},
                      std::uint64_t seed = 0, const TrainedParts& parts = {});
 

@@ -1,8 +1,8 @@
-// models/checkpoint_layout.hpp — which tensors a model has, by the names and shapes of its
+// models/checkpoint_layout.hpp — the list of a model's tensors, with the names and shapes of its
 // Hugging Face checkpoint.
 //
-// One list serves all: loading (what is missing or has another shape), saving, random
-// initialisation, counting.
+// Loading (with checks for missing tensors and other shapes), saving, random initialisation and
+// counting all use this list.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,17 @@
 
 namespace tandem {
 
-/// Every parameter of the model once, in the order of use (embedding, blocks, final norm, head),
-/// named as Transformers' save_pretrained does. A tied head is not in the list. GPT-2's linear
-/// weights are [in, out].
+/// Returns every parameter of the model once, in the order of use (embedding, layers, final norm,
+/// head), named as Transformers' save_pretrained does. A tied head is not in the list. GPT-2's
+/// linear weights are [in, out].
 std::vector<ParameterSpec> checkpoint_tensors(const HfConfig& config);
 
 /// Sum of numel over checkpoint_tensors.
 std::int64_t parameter_count(const HfConfig& config);
 
-/// Whether the head is the embedding is decided by the tensors first and by the config second:
-/// where a tied model's files hold a head of other values, config and its JSON say untied from here
-/// on, and a note tells. A folder whose weights cannot be opened is left to who reads them.
+/// If the files of a tied model have a head with other values than the embedding, changes `config`
+/// and its JSON to untied and adds a note. Ignores a folder whose weights cannot be opened; reading
+/// them reports the error.
 void untie_if_stored_apart(HfConfig& config, const std::filesystem::path& folder);
 
 /// A checkpoint matched with a config: every parameter was found with the right shape and a float
@@ -52,7 +52,7 @@ class CheckpointReader {
   [[nodiscard]] const Checkpoint& checkpoint() const noexcept { return checkpoint_; }
 
  private:
-  /// How a parameter lies in the files.
+  /// The position of a parameter in the files.
   struct Stored {
     std::string name;     // packed: without _blocks and _scales
     bool packed = false;  // MXFP4
@@ -62,12 +62,12 @@ class CheckpointReader {
   };
 
   explicit CheckpointReader(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
-  /// Both throw user_error where the tensors are not those of the parameter; names of what is used
-  /// go to `used`.
+  /// Both throw user_error if the tensors do not match the parameter, and add the names of the used
+  /// tensors to `used`.
   Stored match_whole(const HfConfig& config, const ParameterSpec& tensor,
                      std::set<std::string>& used) const;
-  /// The place of an expert's matrix in a tensor that holds those of all experts; nullopt: there is
-  /// no such tensor.
+  /// Returns the position of an expert's matrix in a tensor with those of all experts; nullopt if
+  /// there is no such tensor.
   [[nodiscard]] std::optional<Stored> match_in_stack(const HfConfig& config,
                                                      const ParameterSpec& tensor,
                                                      std::set<std::string>& used) const;
@@ -81,8 +81,8 @@ class CheckpointReader {
 /// checkpoint_tensors as the plan of a WeightsWriter.
 std::vector<TensorPlan> checkpoint_plan(const HfConfig& config, TensorType type);
 
-/// Weights before any training: norms are all alike, biases zeros, all else normal with mean 0 and
-/// this deviation (models/io/random_init.hpp).
+/// Weights before training: all norm weights have one value, biases are zero, all others are normal
+/// with mean 0 and this deviation (models/io/random_init.hpp).
 struct FreshWeights {
   double deviation = 0.02;
   double norm = 1;

@@ -1,4 +1,4 @@
-// models/grown_vocabulary.hpp — a model with more tokens than it was published with.
+// models/grown_vocabulary.hpp — adds tokens to a published model.
 //
 // The tokenizer's files with the new tokens are kept in the user's cache, under a name that follows
 // from them; so every rank and host has the same without asking the others. Rows of new tokens

@@ -1,5 +1,5 @@
-// models/merge_adapters.hpp — adapters into the weights that they were trained beside: a model
-// folder that needs no PEFT.
+// models/merge_adapters.hpp — merges adapters into their base weights: writes a model folder that
+// needs no PEFT.
 #pragma once
 
 #include <cstddef>

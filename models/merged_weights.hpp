@@ -1,5 +1,6 @@
-// models/merged_weights.hpp — the weights that a base model and adapters are together, as PEFT adds
-// them up: of each module W + s B A, DoRA's column lengths, biases, and what was trained whole.
+// models/merged_weights.hpp — computes the merged weights of a base model and adapters, as PEFT
+// does: W + s B A for each module, DoRA's column norms, biases, and parameters that were trained in
+// full.
 //
 // Any parameter that the base has can have them. Where a tied base's embedding and head were
 // trained apart the merged model has two matrices, and its config says so.

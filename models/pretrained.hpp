@@ -1,5 +1,5 @@
-// models/pretrained.hpp — a model folder in Hugging Face format: config, weights, tokenizer; and
-// saving one.
+// models/pretrained.hpp — opens and saves a model folder in Hugging Face format: config, weights,
+// tokenizer.
 #pragma once
 
 #include <cstdint>

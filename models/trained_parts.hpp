@@ -1,5 +1,5 @@
-// models/trained_parts.hpp — which parts of a model learn: low-rank adapters beside a frozen base,
-// or all but what a pattern freezes.
+// models/trained_parts.hpp — chooses the trained parameters of a model: low-rank adapters beside a
+// frozen base, or all parameters except those that a pattern freezes.
 //
 // Names are those of Hugging Face: a module is "model.layers.0.self_attn.q_proj", its parameter
 // that and ".weight". Pure; throws user_error for what cannot be.

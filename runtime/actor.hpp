@@ -1,4 +1,4 @@
-// runtime/actor.hpp — an object whose state is touched by one message at a time, on its loop.
+// runtime/actor.hpp — an object that handles one message at a time, on its loop.
 //
 // struct Self : Actor<Self, Messages...> has for each message M, or request R (`using Reply = X;`),
 // one public handler:
@@ -12,11 +12,10 @@
 // void on_close(), called last.
 // Its mailbox is bounded: MailboxOptions and `static constexpr WhenFull kWhenFull`
 // (mailbox_options.hpp) say how.
-// Its owner is a scope: scope.start<Self>(args...) makes it, and the scope closes and joins it,
-// also when an exception passes. An actor that is an object of one's own is closed and its scope
-// joined before it dies.
+// Its owner is a scope: scope.start<Self>(args...) makes it; the scope closes and joins it, also
+// during an exception. A caller that owns an actor closes it and joins its scope before its end.
 // Thread rule: made, started and destroyed on the loop's thread (or the owner's while the loop does
-// not run); it dies after its scope was joined. close() from any thread. Messages sent before
+// not run); destroy it after its scope was joined. close() from any thread. Messages sent before
 // start(), from any thread, wait.
 // Cancel rule: close() refuses new messages and handles the accepted ones; a stop of the scope
 // drops those, too.
@@ -66,13 +65,14 @@ class Actor {
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
-  /// With `credits_per_sender`: each call hands out a share of its own.
+  /// With `credits_per_sender`, each call returns an address with its own share of the mailbox.
   [[nodiscard]] Address<Messages...> address() const {
     const Address<Messages...> all(*mailbox_);
     return credits_per_sender_ == 0 ? all : all.with_credits(credits_per_sender_);
   }
 
-  /// Takes messages from now on, as a task of `scope`, until it is closed, stopped or fails. Once.
+  /// Starts to take messages, as a task of `scope`, until the actor is closed, stopped or fails.
+  /// Call it once.
   void start(Scope& scope) {
     TANDEM_CHECK_FOR(name(), scope_ == nullptr, "an actor is started once");
     TANDEM_CHECK_FOR(name(), scope.loop().on_loop_thread(),
@@ -84,10 +84,10 @@ class Actor {
                               std::exchange(scope.starts_owned_, false), &Actor::pump, this);
   }
 
-  /// Refuses messages from now on; those accepted (and control messages until then) are handled,
+  /// Refuses further messages; the accepted ones (and control messages until then) are handled,
   /// then the actor ends. Any thread.
   void close() noexcept { mailbox_->close_from_any_thread(); }
-  /// How full it is, and how long messages wait. Any thread.
+  /// Returns the mailbox's fill level and the waiting times of messages. Any thread.
   [[nodiscard]] MailboxMetrics metrics() const noexcept { return mailbox_->metrics(); }
   /// Whether depth_max and waiting times are measured from now on.
   void measure(bool on) noexcept { mailbox_->measure(on); }

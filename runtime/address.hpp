@@ -1,11 +1,12 @@
-// runtime/address.hpp — how others reach an actor: copyable, typed, and safe to hold after the
-// actor is gone.
+// runtime/address.hpp — a typed, copyable handle for sending to an actor, safe to keep after the
+// actor has ended.
 //
-// Only what the actor handles compiles. A mailbox is bounded: try_send says full, `co_await send`
-// waits in the wait queue, `co_await ask` waits for its answer; unless the actor has another policy
-// (mailbox_options.hpp). After the actor's end every one of them says closed. An address narrows by
-// itself to one with fewer messages. Messages of one sender arrive in the order of sending (control
-// messages before the others), one that was merged in the place of the one it was merged into.
+// Only messages that the actor handles compile. A mailbox is bounded. If it is full, try_send
+// returns kFull, `co_await send` waits for room, and `co_await ask` waits for room and for its
+// answer, unless the actor has another policy (mailbox_options.hpp). After the actor's end all of
+// them report closed. An address converts implicitly to one with fewer messages. Messages of one
+// sender arrive in the order of sending (control messages before the others); a merged message
+// keeps the position of the one it was merged into.
 // Thread rule: copying and try_send() from any thread (the actor's loop must exist);
 // send_blocking() from any that runs no loop (the actor's goes on running); send() and ask() in
 // coroutines, also of other loops.
@@ -32,7 +33,7 @@ namespace tandem {
 template <class... Messages>
 class Address {
  public:
-  /// An address of no actor: everything says closed.
+  /// An address of no actor: all calls report closed.
   Address() noexcept = default;
   /// From an address that takes these messages, too.
   template <class... Others>
@@ -40,9 +41,9 @@ class Address {
   Address(const Address<Others...>& other) noexcept  // NOLINT: converts on purpose
       : to_(other.to_) {}
 
-  /// The same actor for one sender, of which at most `credits` messages may wait (on top of the
-  /// mailbox's bound): a greedy one can't fill the mailbox for the others. Copies share the
-  /// credits. The actor gives them back; nothing loses any.
+  /// Returns an address for one sender, of which at most `credits` messages may wait (within the
+  /// mailbox's bound), so that one sender cannot fill the mailbox. Copies share the credits. A
+  /// credit returns when the actor takes the message, and is never lost.
   [[nodiscard]] Address with_credits(std::uint32_t credits) const {
     if (credits == 0) {
       throw user_error("actor", "{}: a share of 0 messages; a sender has one credit at least",

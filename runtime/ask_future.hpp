@@ -1,6 +1,7 @@
-// runtime/ask_future.hpp — an ask by a thread that runs no loop: the answer comes in a std::future.
+// runtime/ask_future.hpp — asks an actor from a thread without a loop: the answer arrives in a
+// std::future.
 //
-// A header of its own, because <future> is more than most files need.
+// It is a separate header, because most files do not need <future>.
 // Thread rule: any thread, while the actor's loop lives; the loop has to run for the answer to
 // come.
 // Cancel rule: with a limit it ends in time; an ask whose future has gone is answered all the same.

@@ -1,6 +1,5 @@
-// runtime/awake_time.hpp — how long one who looks every so often was not awake in between: its
-// process was stopped, or its host slept. A deadline that counts only time in which the waiter was
-// awake is put off by that.
+// runtime/awake_time.hpp — measures time in which this process was stopped or its host slept, from
+// the gaps between regular ticks. A deadline that counts only time awake is extended by it.
 //
 // Pure arithmetic, of one thread.
 #pragma once
@@ -14,8 +13,9 @@ class AwakeTime {
   /// `every`: how often look() is called while the process runs.
   AwakeTime(Duration every, TimePoint now) noexcept : every_(every), looked_(now) {}
 
-  /// The part of the time since the last look that does not count; 0 while it goes on. A look that
-  /// is late because the machine is busy counts in full up to kLate times the interval.
+  /// Returns the part of the time since the last call in which the process was not awake; 0
+  /// normally. A call that is late because the machine is busy counts in full up to kLate times the
+  /// interval.
   [[nodiscard]] Duration look(TimePoint now) noexcept {
     const Duration since = now - looked_;
     looked_ = now;

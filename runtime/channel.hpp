@@ -3,8 +3,8 @@
 //
 // Values come out in the order of sending, each once; senders wait while it is full, receivers
 // while it is empty, both in the order in which they came. With a capacity of 0 every send waits
-// for its receive. After close() what is in it still comes out, and then nothing.
-// Thread rule: the loop's thread. Between loops: messages (runtime/address.hpp).
+// for its receive. After close() the remaining values can still be received, then nullopt. Thread
+// rule: the loop's thread. Between loops: messages (runtime/address.hpp).
 // Cancel rule: send(value, stop) and receive(stop) end with Stopped as long as they wait; a value
 // that was not sent then dies with its sender. A value that was handed to a receiver which is
 // stopped before its turn goes back into the channel, in front and in its order: no stop, deadline
@@ -60,8 +60,8 @@ class Channel {
   [[nodiscard]] ReceiveAwaiter receive(StopToken stop = {}) noexcept {
     return ReceiveAwaiter(*this, std::move(stop));
   }
-  /// The same by `deadline`, or within `limit` from now; throws DeadlineExceeded if none has come
-  /// by then. None is lost: it stays in the channel.
+  /// The same until `deadline`, or for at most `limit` from now; throws DeadlineExceeded if no
+  /// value has come by then. A later value stays in the channel.
   [[nodiscard]] TimedReceiveAwaiter receive(TimePoint deadline, StopToken stop = {}) noexcept {
     return TimedReceiveAwaiter(*this, deadline, std::move(stop));
   }
@@ -70,7 +70,7 @@ class Channel {
                                             StopToken stop = {}) noexcept {
     return receive(time_after(EventLoop::current().now(), saturated(limit)), std::move(stop));
   }
-  /// False, and `value` as it was: full or closed.
+  /// Returns false and leaves `value` unchanged if the channel is full or closed.
   [[nodiscard]] bool try_send(T&& value) {
     if (closed_) {
       return false;
@@ -91,7 +91,7 @@ class Channel {
     return take(turn);
   }
 
-  /// Nothing more is accepted; those that wait go on.
+  /// Refuses further values; waiting senders and receivers continue.
   void close() noexcept {
     closed_ = true;
     while (senders_.take_first() != nullptr || receivers_.take_first() != nullptr) {

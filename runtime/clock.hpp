@@ -1,5 +1,4 @@
-// runtime/clock.hpp — where a loop's timers take the time from: the real clock, or one that a test
-// moves.
+// runtime/clock.hpp — the source of a loop's time: the real clock, or one that a test moves.
 //
 // Thread rule: now() from any thread; ManualClock is moved on the loop's thread (or while no loop
 // runs).
@@ -19,7 +18,7 @@ namespace tandem {
 using Duration = std::chrono::nanoseconds;
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 
-/// `duration` in the loop's unit; what does not fit is the longest (or shortest) that does.
+/// Converts `duration` to the loop's unit, limited to the longest (or shortest) value that fits.
 template <class Rep, class Period>
 [[nodiscard]] constexpr Duration saturated(std::chrono::duration<Rep, Period> duration) noexcept {
   if constexpr (std::is_same_v<std::chrono::duration<Rep, Period>, Duration>) {
@@ -47,10 +46,10 @@ class Clock {
  public:
   virtual ~Clock() = default;
   [[nodiscard]] virtual TimePoint now() const noexcept = 0;
-  /// The loop has nothing to do before `next`. True: the clock jumped there. False: real time
-  /// passes, the loop sleeps.
+  /// Called if the loop has nothing to do before `next`. Returns true if the clock jumped there;
+  /// false if real time passes, so that the loop sleeps.
   virtual bool skip_to(TimePoint next) noexcept = 0;
-  /// False: time does not pass by itself, so the loop sleeps without a timeout.
+  /// Whether time passes by itself; if not, the loop sleeps without a timeout.
   [[nodiscard]] virtual bool runs_by_itself() const noexcept = 0;
 
   /// std::chrono::steady_clock.

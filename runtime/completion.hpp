@@ -1,5 +1,4 @@
-// runtime/completion.hpp — something finishes on another thread, and a coroutine of the loop learns
-// it.
+// runtime/completion.hpp — lets a coroutine of the loop await work that finishes on another thread.
 //
 // Made on the loop, completed once by any thread (set_value / set_error), awaited once on the loop;
 // it must live until it has been awaited, which its end checks. It may complete before it is

@@ -1,5 +1,5 @@
-// runtime/compute_lane.hpp — one thread that runs plain functions in order: where all ATen and
-// autograd of a rank runs.
+// runtime/compute_lane.hpp — one thread that runs plain functions in order; all ATen and autograd
+// of a rank runs on it.
 //
 // Thread rule: run() on the loop's thread; the function runs on the lane's. Its guards (NoGrad,
 // stream, device) live and die inside it.
@@ -51,8 +51,8 @@ class ComputeLane {
     return Awaiter<Fn>(*this, std::move(fn), name);
   }
 
-  /// How many threads its functions compute with; idle threads of the runtime leave them their
-  /// CPUs. 1 unless set. Any thread.
+  /// Sets the number of threads with which its functions compute; idle threads of the runtime leave
+  /// them their CPUs. 1 by default. Any thread.
   void set_team(int threads) noexcept { team_.store(threads, std::memory_order_relaxed); }
 
   /// Time spent in functions that have returned, in seconds. Any thread.

@@ -1,10 +1,10 @@
 // runtime/cpu_pool.hpp — worker threads for plain functions in chunks: the optimizer's arithmetic,
 // tokenizing, checksums.
 //
-// A job's chunks are handed out by one shared counter; the last worker to leave posts one
-// completion. Which thread runs which chunk is open, so a chunk's result must depend on its number
-// alone. Jobs are served in the order of awaiting. The first worker is awake when the next job is
-// expected (expected_wait.hpp); the others sleep.
+// Workers take a job's chunks from one shared counter; the last worker to leave posts one
+// completion. Any thread may run any chunk, so a chunk's result must depend only on its number.
+// Jobs are served in the order of awaiting. The first worker is awake when the next job is expected
+// (expected_wait.hpp); the others sleep.
 // Thread rule: for_chunks() and run() on the loop's thread; the function runs on the pool's,
 // several at a time.
 // Cancel rule: cannot be cancelled; after the first exception no further chunk is started, and the

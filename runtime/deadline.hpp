@@ -1,4 +1,4 @@
-// runtime/deadline.hpp — what an await throws that did not end before its deadline.
+// runtime/deadline.hpp — the exception of an await that did not end before its deadline.
 #pragma once
 
 #include <string>

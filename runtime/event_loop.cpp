@@ -27,8 +27,8 @@ std::int64_t real_now_ns() noexcept {
   return std::chrono::steady_clock::now().time_since_epoch().count();
 }
 
-// Rust and Go do so, too. A program that handles it, or wants to die of it, has said so before or
-// says so later.
+// Rust and Go do so, too. A program that handles SIGPIPE, or wants to end by it, sets that before
+// or after this.
 void ignore_broken_pipes() noexcept {
   static const bool done = [] {
     struct sigaction now = {};

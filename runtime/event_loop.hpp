@@ -1,20 +1,19 @@
-// runtime/event_loop.hpp — one thread's scheduler: everything asynchronous of a rank runs here.
+// runtime/event_loop.hpp — the scheduler of one thread, on which all coroutines of a rank run.
 //
-// Its own intrusive run queue and inbox, timers on an injected clock, and Asio's io_context as the
-// reactor it sleeps in.
+// It has an intrusive run queue and inbox, timers on an injected clock, and Asio's io_context as
+// the reactor in which it sleeps.
 // Thread rule: run() on one thread at a time, which is then the loop's thread;
 // post_from_any_thread() and post(function) from any thread (the loop must outlive the call);
 // everything else on the loop's thread, or on the owner's while the loop does not run. One thread
 // may run it after another.
-// Cancel rule: run() returns when its task is done; other tasks and actors stay suspended, what
-// completes meanwhile queues up, and the next run() goes on with it. So it is when an exception of
-// a plain Asio handler, or of a posted function, leaves run() before its task is done.
-// The first loop that a program makes has SIGPIPE ignored, unless the program handles it: a broken
-// pipe is an error of the write.
-// Fairness: at most kBatch operations run before the inbox gets its turn, and before timers and
-// (every kPollEvery looks, or kPollEveryNs) the reactor do. The clock is read once per kWatched
-// operations, not per round: a round may be one message. Idle, it sleeps in the reactor, or spins
-// while what it waits for is expected (expected_wait.hpp).
+// Cancel rule: run() returns when its task is done; other tasks and actors stay suspended,
+// completions are queued, and the next run() continues with them. The same holds if an exception of
+// a plain Asio handler, or of a posted function, leaves run() before its task is done. The first
+// loop of a program ignores SIGPIPE, unless the program handles it: a broken pipe is an error of
+// the write. Fairness: at most kBatch operations run before the inbox gets its turn, and before
+// timers and (every kPollEvery looks, or kPollEveryNs) the reactor do. The clock is read once per
+// kWatched operations, not per round: a round may be one message. Idle, it sleeps in the reactor,
+// or spins while what it waits for is expected (expected_wait.hpp).
 //
 //   EventLoop loop({.name = "rank 0"});
 //   int answer = loop.run([](int x) -> Task<int> { co_await sleep_for(1ms); co_return x; }, 42);
@@ -68,8 +67,8 @@ class EventLoop {
 
   EventLoop() : EventLoop(Options()) {}
   explicit EventLoop(Options options);
-  /// Runs what is still queued (late messages, replies). No task may be left: their scopes are
-  /// joined before.
+  /// Runs operations that are still queued (late messages, replies). No task may be left: join
+  /// their scopes first.
   ~EventLoop();
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
@@ -125,15 +124,15 @@ class EventLoop {
     }
     queue_.push(op);
   }
-  /// Ends the process, in words, on a thread that is not the loop's.
+  /// Ends the process with a message if the calling thread is not the loop's.
   void check_here() const noexcept {
     if (detail::t_loop != this) [[unlikely]] {
       check_thread();
     }
   }
 
-  /// Any thread: calls `function` on the loop's thread, once. An exception of it comes out of
-  /// run(). A function that never gets its turn, because the loop dies first, is called then.
+  /// Any thread: calls `function` on the loop's thread, once. run() rethrows its exception. If the
+  /// loop is destroyed first, the destructor calls it.
   template <std::invocable Function>
   void post(Function function) {
     post_from_any_thread(*new FunctionOp<Function>(*this, std::move(function)));
@@ -149,8 +148,8 @@ class EventLoop {
   void arm(TimerOp& timer, TimePoint deadline) { timers_.arm(timer, deadline); }
   /// Does nothing if it is not armed (any more): one that is due is in the queue, and runs.
   void disarm(TimerOp& timer) noexcept { timers_.disarm(timer); }
-  /// Armed or due, it does not run any more, and may die. Looks through the queue for one that is
-  /// due.
+  /// Removes a timer that is armed or due; it will not run and may be destroyed. Searches the queue
+  /// if it is due.
   void take_back(TimerOp& timer) noexcept {
     if (timer.armed()) {
       timers_.disarm(timer);
@@ -159,7 +158,7 @@ class EventLoop {
     }
   }
 
-  /// Looked at from now on; both do nothing if it is so already.
+  /// Starts, or stops, polling `poller`; both do nothing if that is so already.
   void add_poller(Poller& poller) noexcept { pollers_.add(poller); }
   void remove_poller(Poller& poller) noexcept { pollers_.remove(poller); }
 
@@ -167,7 +166,7 @@ class EventLoop {
   /// row: go through the queue.
   [[nodiscard]] bool may_continue_synchronously() noexcept { return --synchronous_left_ > 0; }
 
-  /// When the earliest timer is due; TimePoint::max(): no timer is armed.
+  /// Returns the time of the earliest timer; TimePoint::max() if no timer is armed.
   [[nodiscard]] TimePoint next_deadline() const noexcept {
     return timers_.empty() ? TimePoint::max() : timers_.next_deadline();
   }
@@ -188,16 +187,17 @@ class EventLoop {
   void set_message_tap(MessageTap* tap) noexcept;
   [[nodiscard]] MessageTap* message_tap() const noexcept { return registry_.message_tap; }
   [[nodiscard]] detail::LoopRegistry& registry() noexcept { return registry_; }
-  /// Some thread runs it now.
+  /// Whether a thread runs it now.
   [[nodiscard]] bool is_running() const noexcept {
     return running_thread_.load(std::memory_order_relaxed) != 0;
   }
-  /// Takes `op` out of the queue; false: it is not there. Looks through the queue.
+  /// Removes `op` from the queue, which it searches; returns false if it is not there.
   bool take_back(Op& op) noexcept { return queue_.take_out(op); }
-  /// Never runs again: an exception has destroyed the actor of this name under its own handler.
+  /// Marks the loop as unusable: an exception has destroyed the actor of this name inside of its
+  /// own handler.
   void give_up(const char* actor) noexcept { given_up_ = actor; }
   [[nodiscard]] bool is_given_up() const noexcept { return given_up_ != nullptr; }
-  /// Something is queued to run on this thread (for code that would keep the thread otherwise).
+  /// Whether operations are queued to run on this thread (for code that would otherwise occupy it).
   [[nodiscard]] bool has_ready_ops() const noexcept {
     return !queue_.empty() || (asleep_ ? reactor_.stopped() : !inbox_.seems_empty());
   }

@@ -1,19 +1,19 @@
-// runtime/expected_wait.hpp — when a wait will end, learned from those before it: a thread sleeps
+// runtime/expected_wait.hpp — predicts when a wait will end from earlier waits: a thread sleeps
 // until shortly before, then spins for a bounded time.
 //
 // A training step repeats, so a thread's waits do, too: each is compared with those one, two ...
 // kLags waits before it, and the distance at which they are most alike gives the next length (the
 // median of three). The quantiles of that guess's recent errors say from when until when to spin,
-// the latest of recent timed sleeps how much earlier to be woken. A guess that is off by more than
-// a spin may last, spins that miss in a row, an account that is empty, or others that compute on
-// all CPUs: then the wait is a plain sleep, as it is by default. Threads that spin share the CPUs
-// that are left: each yields its own at every look at the clock.
-// The account: a spin costs the time that it took beyond the CPU time of the sleep and the wake-up
-// which it saved; kShare of the time that passes comes in. The cost of a sleep is measured now and
-// then: some 20 us on a virtual machine, whose host has to wake its CPUs.
+// the latest of recent timed sleeps how much earlier to be woken. The wait is a plain sleep, as it
+// is by default, if guesses are off by more than a spin may last, after several spins without
+// success, if the budget is used up, or if all CPUs are computing. Threads that spin share the idle
+// CPUs: each yields its CPU whenever it reads the clock. The budget: a spin costs its time minus
+// the CPU time of the sleep and wake-up that it saved; kShare of the elapsed time is added. The
+// cost of a sleep is measured now and then: some 20 us on a virtual machine, whose host has to wake
+// its CPUs.
 // Invariant: the cost of all spins by any time t is at most kShare * t + kBurstNs.
-// Thread rule: the one thread that waits. The thread that wakes it learns elsewhere whether it
-// sleeps (the inbox's tag, a mutex): a spinning thread only looks.
+// Thread rule: the one thread that waits. The waking thread finds out elsewhere whether it sleeps
+// (the inbox's tag, a mutex); a spinning thread only polls.
 //
 //   expected.wait(now, [&] { return !inbox.seems_empty(); },
 //                 [&](std::int64_t until_ns) { return sleep(until_ns); }, {});
@@ -54,19 +54,20 @@ class ExpectedWait {
     std::int64_t sleep_until_ns = 0;  // 0: no timed sleep comes before the spin
     std::int64_t spin_until_ns = 0;   // 0: no spin, only a sleep
   };
-  /// A wait begins, which ends by `deadline_ns` at the latest. `may_spin`: a CPU is left for it.
+  /// Begins a wait that ends by `deadline_ns` at the latest, and returns its plan. `may_spin`: a
+  /// CPU is idle.
   [[nodiscard]] Plan begin(std::int64_t now_ns, bool may_spin,
                            std::int64_t deadline_ns = kNever) noexcept;
-  /// The timed sleep has ended by its time.
+  /// Records that the timed sleep has ended by its time.
   void overslept(std::int64_t now_ns) noexcept;
-  /// The spin has ended: what was waited for is there, or the wait goes on as a sleep.
+  /// Records the end of a spin: `found`, or the wait continues as a sleep.
   void spun(std::int64_t since_ns, std::int64_t now_ns, bool found) noexcept;
   /// The wait has ended.
   void end(std::int64_t now_ns) noexcept;
-  /// So much CPU time a sleep took of the thread that slept; counts from the next wait on.
+  /// Records the CPU time that one sleep took on the sleeping thread; used from the next wait on.
   void slept(std::int64_t cpu_ns) noexcept;
 
-  /// The next wait is likely to be so short that looking again at once pays.
+  /// Whether the next wait is likely to be so short that polling again at once pays.
   [[nodiscard]] bool is_short() const noexcept {
     return spin_ == Spin::kAlways || (is_short_ && skip_ == 0);
   }
@@ -80,13 +81,13 @@ class ExpectedWait {
     std::int64_t deadline_ns = kNever;       // the wait ends then at the latest
     std::int64_t (*cpu_now_ns)() = nullptr;  // of the thread; null: no sleep is measured
   };
-  /// One whole wait. ready(): what is waited for is there. sleep(until_ns): sleeps until then at
-  /// the latest; true: something else ended it. now(): in ns.
+  /// Does one whole wait. ready(): whether the awaited event has come. sleep(until_ns): sleeps
+  /// until then at the latest; returns true if something else ended the sleep. now(): in ns.
   template <class Now, class Ready, class Sleep>
   void wait(Now now, Ready ready, Sleep sleep, Options options);
 
  private:
-  /// A counted thread is none that computes while this lives.
+  /// While one lives, a counted thread does not count as computing.
   class Resting {
    public:
     explicit Resting(bool counted) noexcept;

@@ -1,9 +1,8 @@
-// runtime/mailbox_options.hpp — what an actor says about its mailbox, and what the mailbox says
-// about itself.
+// runtime/mailbox_options.hpp — the options and the metrics of an actor's mailbox.
 //
-// How many messages may wait is a number given to the constructor (MailboxOptions); what happens to
-// the next one is part of the actor's type, so that the compiler can hold it to it: `static
-// constexpr WhenFull kWhenFull = WhenFull::kDropOldest;`.
+// The constructor gets the number of messages that may wait (MailboxOptions); the treatment of
+// further ones is part of the actor's type, so that the compiler can check it: `static constexpr
+// WhenFull kWhenFull = WhenFull::kDropOldest;`.
 //
 // A sender's share (`address.with_credits(n)`, or `credits_per_sender` for all of them) bounds what
 // waits of one sender, on top of the mailbox's own bound: full means either of them. Dropping the
@@ -22,7 +21,7 @@
 
 namespace tandem {
 
-/// How many messages may wait in a mailbox, unless the actor says otherwise.
+/// The default number of messages that may wait in a mailbox.
 inline constexpr std::uint32_t kDefaultCredits = 256;
 
 /// The fate of a message that finds no credit.
@@ -54,13 +53,13 @@ struct MailboxMetrics {
   std::uint64_t coalesced = 0;
 };
 
-/// The actor does not take messages any more; asks and sends that need one fail with this.
+/// Thrown by sends and asks to an actor that no longer takes messages.
 class ActorClosed : public Error {
  public:
   explicit ActorClosed(const char* actor);
 };
 
-/// No credit, and the mailbox's policy is to say so.
+/// Thrown if no credit is free and the mailbox's policy is to reject.
 class MailboxFull : public Error {
  public:
   MailboxFull(const char* message, const char* actor, std::uint64_t waiting);

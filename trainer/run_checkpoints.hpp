@@ -1,5 +1,5 @@
-// trainer/run_checkpoints.hpp — a trainer's checkpoints: when one is saved, what a run is
-// resumed from, and which signals and times end it.
+// trainer/run_checkpoints.hpp — saves a trainer's checkpoints, resumes runs, and handles the
+// signals and times that end them.
 //
 //   --save_every N    a checkpoint every N steps and at the end, --keep K of them
 //   --resume DIR|auto a checkpoint, or the newest whole one of a run
@@ -12,10 +12,10 @@
 //                     batch system's warning, is a SIGTERM that is sent once
 //   SIGUSR1           saves and goes on
 //
-// All ranks decide the same: what a signal or the time asks of one of them reaches all with the
-// step's exchange. A save that fails is a warning on stderr; training goes on, and the run's exit
-// code says at the end that one was lost. A run whose state is bad (the engine's error
-// of exit code 5: too many steps in a row were skipped) saves its last good weights before it ends.
+// All ranks decide the same: a request by a signal or a time limit on one of them reaches all with
+// the step's exchange. A failed save is a warning on stderr; training goes on, and the run's exit
+// code reports it at the end. A run in a bad state (the engine's error with exit code 5: too many
+// skipped steps in a row) saves its last good weights before it ends.
 #pragma once
 
 #include <chrono>
@@ -35,18 +35,18 @@
 
 namespace tandem {
 
-/// The folder that --resume names: of one checkpoint, or of several, on whichever host. Empty:
-/// there is none to be resumed, by --resume auto or without --resume. Throws user_error. A
-/// collective.
+/// Returns the folder that --resume names: of one checkpoint or of several, on any host. Empty:
+/// there is nothing to resume, with --resume auto or without --resume. Throws user_error.
+/// Collective.
 std::string resume_folder(const RunFlags& flags, Communicator& ranks);
 
-/// Whether it is a checkpoint of DeepSpeed or torch, for all ranks. Throws user_error where it is
-/// one on some hosts only. A collective.
+/// Whether it is a checkpoint of DeepSpeed or torch. Throws user_error if it is one on some hosts
+/// only. Collective.
 bool is_foreign_everywhere(const std::string& folder, Communicator& ranks);
 
-/// Before the config is made: where --resume goes on with another number of ranks and the user did
-/// not say --gradient_accumulation_steps, it becomes what keeps the step's micro-batches. A
-/// collective.
+/// If --resume continues with another number of ranks and --gradient_accumulation_steps is not
+/// given, sets it so that a step has the same micro-batches. Call it before the config is made.
+/// Collective.
 void keep_global_batch(RunFlags& flags, Communicator& ranks);
 
 /// The state from which a run goes on.
@@ -54,33 +54,35 @@ struct ResumedRun {
   std::vector<std::string> lines;  // to print
   std::string client_state = "{}";
 };
-/// Loads what --resume names, and cuts the metrics of the output folder behind it. A collective.
+/// Loads the checkpoint of --resume, and removes later metrics from the output folder. Collective.
 ResumedRun resume_run(const RunFlags& flags, Engine& engine, Communicator& ranks);
 
-/// From now on a signal that ends the process says so in a line; until RunCheckpoints takes them.
+/// Makes signals that end the process print a line, until RunCheckpoints handles them.
 void end_on_signals();
 
 class RunCheckpoints {
  public:
-  /// `files` lie beside the tensors (CheckpointArgs::files), and what `client_state` gives at each
-  /// save. Takes the signals from now on, and holds the room while nothing is being saved.
+  /// `files` are saved beside the tensors (CheckpointArgs::files), and so is the text that
+  /// `client_state` returns at each save. Handles the signals from now on, and reserves the disk
+  /// space while no save is under way.
   RunCheckpoints(const RunFlags& flags, Engine& engine, MetricsWriter& metrics, RunRoom& room,
                  std::vector<std::pair<std::string, std::string>> files = {},
                  std::function<std::string()> client_state = {});
 
-  /// The engine's next step; nullopt at the data's end, and where the run's state is bad.
+  /// Runs the engine's next step; returns nullopt at the data's end, or if the run is in a bad
+  /// state.
   std::optional<StepResult> train_step();
-  /// Whether the run goes on after the step; begins a save where one is due.
+  /// Begins a save if one is due; returns whether the run goes on after the step.
   bool after(const StepResult& result);
-  /// The last checkpoint, where there are any, and a line that says how to go on.
+  /// Saves the last checkpoint, if checkpoints are on, and prints a line that says how to resume.
   void finish();
-  /// Saves the trained model by `save`. Where no step changed a weight an older one in `folder`
-  /// stays. An error waits for exit_code(), so that the run's reports are still written. On all
-  /// ranks.
+  /// Saves the trained model with `save`. If no step changed a weight, an older model in `folder`
+  /// stays. An error is kept for exit_code(), so that the run's reports are still written.
+  /// Collective.
   void save_model(const std::string& folder, const std::function<void()>& save);
-  /// How the run ended. Throws the error of a bad state (5: all steps skipped, too), else of
-  /// save_model(); 1 where the last checkpoint was lost; 128 + the signal that ended the run; 6
-  /// where an earlier checkpoint or a report was lost; 0.
+  /// Returns the run's exit code. Throws the error of a bad state (5, also if all steps were
+  /// skipped), else that of save_model(). Returns 1 if the last checkpoint was lost; 128 + the
+  /// signal that ended the run; 6 if an earlier checkpoint or a report was lost; else 0.
   [[nodiscard]] int exit_code() const;
   /// "done", "interrupted at 65 of 900" by a signal or --stop_after, or "failed at 65 of 900".
   [[nodiscard]] std::string ended(std::int64_t of_steps) const;

@@ -1,7 +1,7 @@
-// trainer/run_evaluation.hpp — a trainer's evaluations: when the loss over held-out
-// records is taken, what is written of it, which model was the best, and whether training goes on.
+// trainer/run_evaluation.hpp — a trainer's evaluations: computes the loss over held-out records,
+// writes it, keeps the best model, and decides whether training goes on.
 //
-//   every N steps and at the end; before the first step where that is asked for
+//  every N steps and at the end; before the first step if that is asked for
 //   metrics.jsonl: {"step", "eval_loss", "eval_tokens", "eval_s", "perplexity",
 //   "eval_label_loss", "label_perplexity"}
 //
@@ -40,20 +40,20 @@ class RunEvaluation {
  public:
   RunEvaluation(EvaluationOptions options, Engine& engine, MetricsWriter& metrics);
 
-  /// Before the first step of a run, where that is asked for.
+  /// Evaluates before the first step of a run, if that is asked for.
   void at_start();
-  /// Whether the run goes on after that step.
+  /// Evaluates if that is due; returns whether the run goes on after that step.
   bool after(std::int64_t step);
   /// Behind the last step.
   void finish();
 
-  /// For the summary: the best evaluation's step and loss, and where its weights are kept; empty
-  /// where there was none.
+  /// Returns a line for the summary: the best evaluation's step and loss, and the folder of its
+  /// weights; empty if there was none.
   [[nodiscard]] std::string best_line() const;
 
   /// For a checkpoint's client_state: {"evaluation": {...}}.
   [[nodiscard]] std::string state() const;
-  /// From such a text; without that member it begins anew.
+  /// Restores from such a text; without that member it starts from the beginning.
   void restore(const std::string& client_state);
 
  private:

@@ -1,9 +1,8 @@
-// trainer/run_trace.hpp — a trainer's trace: which steps are recorded, and trace.json.gz
-// of all ranks.
+// trainer/run_trace.hpp — records a trainer's steps, and writes trace.json.gz of all ranks.
 //
 // Each rank records for itself, and nothing is exchanged while it trains. When training is over the
 // ranks agree on one window of time, each writes its part, and the first one merges them; the clock
-// of all is the host's. A part that is lost costs the report alone.
+// of all is the host's. If a part is lost, only the report is incomplete.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +14,12 @@
 
 namespace tandem {
 
-/// Throws user_error where a run that has done `done` steps and ends with `total` does none of
-/// them.
+/// Throws user_error if a run from step `done` to step `total` has none of the traced steps.
 void require_traced_steps(const RunFlags& flags, std::int64_t done, std::int64_t total);
 
-/// Begins to record, where the flags say so. On the thread that will be the loop's.
+/// Begins to record if the flags say so. Call it on the thread that will be the loop's.
 void begin_trace(const RunFlags& flags);
-/// Training is over: what follows is not recorded.
+/// Ends recording, after training.
 void end_trace();
 
 /// Writes output_dir/trace.json.gz, where the flags say so. A collective. `model`: its name, for

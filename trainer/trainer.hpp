@@ -107,15 +107,15 @@ class Trainer {
   /// OUTPUT_DIR/model.
   [[nodiscard]] std::string model_folder() const;
 
-  /// Evaluates while it trains. Before train(); without it nothing is evaluated.
+  /// Evaluates during training. Call it before train(); without it nothing is evaluated.
   void evaluate_on(EvaluationOptions options);
   /// Trains until the run's last step, a signal, --stop_after or an evaluation ends it, and saves
   /// the last checkpoint. `after_step` is called behind each step's line.
   void train(const std::function<void(const StepResult&)>& after_step = {});
-  /// Saves the trained model by `save`, which writes model_folder(). An error waits for finish(),
-  /// so that the run's reports are still written.
+  /// Saves the trained model with `save`, which writes model_folder(). An error is kept for
+  /// finish(), so that the run's reports are still written.
   void save_model(const std::function<void()>& save);
-  /// Saves other weights by `save` while the run goes on, in the room that is held for them.
+  /// Saves other weights with `save` during the run, in the disk space that is reserved for them.
   void save_beside(const std::function<void()>& save);
   /// Writes the summary, the trace and the report, and returns the exit code of the program. Throws
   /// the error with which the run ended.

@@ -1,5 +1,5 @@
-// trainer/training_run.hpp — what the trainers' loops share: a step's figures, the
-// summary's last part.
+// trainer/training_run.hpp — shared code of the trainers' loops: a step's figures, the end of the
+// summary.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace tandem {
 /// "runs/NAME-<time>", for runs without --output_dir.
 std::string fresh_output_dir(std::string_view name);
 
-/// Where SIGQUIT leaves what a rank waits for: output_dir/waits-rank0.txt.
+/// Returns the file into which SIGQUIT writes what a rank waits for: output_dir/waits-rank0.txt.
 std::string waits_file(const RunFlags& flags, int rank);
 
 /// The engine's figures of a step. `tflops` as the example counts them. Peak memory is asked for
@@ -35,15 +35,15 @@ StepMetrics metrics_of(const StepResult& result, double epoch, double tflops);
 MetricsOptions metrics_options(const RunFlags& flags, const Engine& engine,
                                std::int64_t total_steps);
 
-/// The engine says by the writer what the config's comms_logger, flops_profiler and
-/// wall_clock_breakdown ask for. `metrics` outlives the steps.
+/// Makes the engine write the lines of comms_logger, flops_profiler and wall_clock_breakdown
+/// through `metrics`, which outlives the steps.
 void report_by(MetricsWriter& metrics, Engine& engine);
 /// At the end of training: comms_logger's table, and the files of both blocks. A collective.
 void finish_reports(MetricsWriter& metrics, Engine& engine);
 
 /// The flags' limits for the memory of a run.
 RunLimits run_limits(const RunFlags& flags);
-/// A line where the output folder is not one for all hosts; else empty.
+/// Returns a line if the hosts do not share the output folder; else empty.
 [[nodiscard]] std::string disks_line(const Disks& disks);
 
 /// output_dir/memory_plan.json.
@@ -59,8 +59,8 @@ std::string memory_line(const MemoryPlan& plan);
                                                                  const ResidentSet& held,
                                                                  std::int64_t device_bytes);
 
-/// Fills in what the metrics writer cannot know. `model_tflops`: the model's work over the measured
-/// time, recomputation left out.
+/// Fills in the figures that the metrics writer does not have. `model_tflops`: the model's work
+/// over the measured time, recomputation left out.
 void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& config,
                       Engine& engine, double model_tflops, const MemoryPlan& plan);
 

@@ -1,14 +1,13 @@
-// actors/checkpoint/checkpoint_folder.hpp — the checkpoints in a folder: which are whole, whether
-// their bytes are still those that were written, and which may go.
+// actors/checkpoint/checkpoint_folder.hpp — finds the complete checkpoints in a folder, verifies
+// their bytes, and removes old ones.
 //
-// A checkpoint is whole when its folder has its final name, its manifest parses, and every file of
-// the manifest is there in its size: CheckpointSave gives the name last. There is no file that says
-// which one is the latest.
-// One whose weights or moments are not finite counts as damaged: its manifest says so, and hashing
-// its files looks again.
-// A folder of slices is one disk's part of a checkpoint, likewise with slices.json. Under a
-// temporary name it counts where it is whole, since it is sealed on all disks before it takes its
-// name on any; under the name that a removal gives it, it never counts.
+// A checkpoint is whole if its folder has its final name, its manifest parses, and every file of
+// the manifest exists with its size: CheckpointSave gives the name last. No file names the latest
+// checkpoint. One with weights or moments that are not finite counts as damaged: its manifest says
+// so, and hashing its files checks again. A folder of slices is one disk's part of a checkpoint,
+// with slices.json instead of a manifest. If it is whole it counts even under a temporary name,
+// because it is sealed on all disks before it gets its name on any; under the name that a removal
+// gives it, it never counts.
 // Thread rule: the loop's thread; FileIo and CpuPool outlive the task.
 #pragma once
 
@@ -28,13 +27,13 @@ namespace tandem {
 
 /// "step-00000020"
 std::string checkpoint_name(std::int64_t step);
-/// Whether a save or a removal that was killed left the folder called `name`, for certain; another
-/// name that is alike is a user's.
+/// Whether a killed save or removal has certainly left the folder called `name`; similar names
+/// belong to the user.
 [[nodiscard]] bool is_killed_save(std::string_view name);
-/// The step of exactly such a name.
+/// Returns the step of such a name; nullopt for any other name.
 std::optional<std::int64_t> step_of_checkpoint(std::string_view name);
 
-/// The name of a save of that folder until it is whole; `nonce` as nonce_text() makes it.
+/// Returns the temporary name of a save of that folder; `nonce` as nonce_text() makes it.
 std::string temporary_checkpoint(const std::string& folder, const std::string& nonce);
 struct FoundCheckpoint {
   std::int64_t step = 0;
@@ -53,9 +52,9 @@ struct FoundSlices {
   [[nodiscard]] bool is_named() const { return path.ends_with("/" + name); }
 };
 
-/// The whole ones whose values are finite, newest first. Those that have a checkpoint's name and
-/// are not whole come into `broken` (may be null), one line each: "path: why". FileError if
-/// `parent` cannot be listed.
+/// Returns the whole checkpoints with finite values, newest first. Folders with a checkpoint's name
+/// that are not whole are appended to `broken` (may be null), one line each: "path: why". FileError
+/// if `parent` cannot be listed.
 Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string parent,
                                                     std::vector<std::string>* broken);
 
@@ -72,10 +71,10 @@ struct NamedCheckpoints {
   std::vector<NotFinite> not_finite;
 };
 
-/// The checkpoints that a user means by `folder`: itself, whatever its name, or those in it, or
-/// those of a run, in `folder`/checkpoints. None where the folder is not there.
+/// Finds the checkpoints that a user means by `folder`: the folder itself with any name, or those
+/// in it, or those of a run, in `folder`/checkpoints. Returns none if the folder does not exist.
 Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder);
-/// The same where no loop runs; blocks.
+/// The same without a loop; blocks.
 NamedCheckpoints named_checkpoints(const std::string& folder);
 
 struct FoundFolder {
@@ -84,7 +83,8 @@ struct FoundFolder {
   bool in_slices = false;
 };
 
-/// The whole ones and the slices in one order; of a step the whole one first.
+/// Returns whole checkpoints and slices in one order, newest first; of the same step the whole one
+/// first.
 std::vector<FoundFolder> newest_first(const NamedCheckpoints& named);
 
 /// Error (user input) if it does not parse; FileError if it cannot be read.
@@ -93,9 +93,9 @@ Task<Slices> read_slices(FileIo* io, std::string folder);
 /// A small file's text. FileError if it cannot be read, Error if it is larger than a manifest.
 Task<std::string> read_text(FileIo* io, std::string path);
 
-/// Hashes the files i with i % parts == part. One line for each fault, with the file and, where
-/// only some of its tensors differ, each of those ("its header": the bytes before them); also for
-/// values that are not finite. Nothing: they are as they were written, and a run can go on.
+/// Hashes the files i with i % parts == part. Returns a line for each fault: the file and, if only
+/// some of its tensors differ, each of those ("its header": the bytes before them); also for values
+/// that are not finite. Empty: the files are as they were written, and a run can resume.
 Task<std::vector<std::string>> verify_files(FileIo* io, std::string folder, Manifest manifest,
                                             std::uint32_t part, std::uint32_t parts,
                                             CpuPool* pool = nullptr);
@@ -104,13 +104,13 @@ Task<std::vector<std::string>> verify_entries(FileIo* io, std::string folder,
                                               std::vector<ManifestFile> files, std::uint32_t part,
                                               std::uint32_t parts, CpuPool* pool = nullptr);
 
-/// Only behind a save whose values are finite. Keeps `keep` whole ones, or folders of slices (at
-/// least one), and removes the others, and what is left of saves, removals and single files that
-/// were killed: no save may be under way in `parent`. `newest` is the step that was saved last: it
-/// stays, then those of earlier steps, newest first. Later ones are of a run that was left, and go
-/// first. A folder loses its name, for certain, before its first file goes. A link in the place of
-/// a folder is no checkpoint: it stays, with what it leads to. One that cannot be removed does not
-/// keep the others; FileError of the first.
+/// Removes old checkpoints; call it only after a save with finite values, with no save under way in
+/// `parent`. Keeps `keep` whole ones or folders of slices (at least one). Removes the others, and
+/// the remains of killed saves, removals and writes of single files. `newest` is the step that was
+/// saved last: it stays, then those of earlier steps, newest first; those of later steps, which an
+/// earlier run left, are removed first. A folder durably loses its name before its first file is
+/// removed. A link with a checkpoint's name stays, and so does its target. If one cannot be
+/// removed, the others still are; then FileError of the first.
 Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newest);
 
 }  // namespace tandem

@@ -1,20 +1,21 @@
-// actors/checkpoint/checkpoint_save.hpp — one checkpoint being saved: the part of one rank in it.
+// actors/checkpoint/checkpoint_save.hpp — one rank's part in saving a checkpoint.
 //
-// A save lies in a temporary folder until everything is on the medium; the rename to its final name
-// is what makes it a checkpoint. Order, with the ranks meeting between the steps:
+// A save lies in a temporary folder until everything is synced; the rename to its final name makes
+// it a checkpoint. Order of calls, with all ranks waiting for each other between them:
 //   rank 0 create() | every rank open(), write()..., sync() | every rank hash() |
 //   rank 0 seal() | rank 0 take_name()
-// Where hosts have disks of their own, this is one disk's part of it, and its ranks are those of
-// that disk; when all disks are sealed, all take the name, and a sealed folder counts
-// (checkpoint_folder.hpp), so that all have it or none.
-// After any failure, on any rank, the save cannot be committed any more: discard() it. A failed
-// fsync is not tried again: the kernel has dropped the pages.
-// Invariant: whenever the process or the power ends, the final name either does not exist or holds
-// everything; once take_name() has returned it exists after a power cut, too. Nothing that lay in
-// the parent folder changes before it. Large files are written past the page cache where the file
-// system can: a save would else take the memory and the time of the cores that train for copies
-// that are never read. Thread rule: the loop's thread. FileIo and CpuPool outlive it; the bytes
-// of a write() live until it returns.
+// If hosts have disks of their own, this saves one disk's slices, and its ranks are those of that
+// disk. When all disks are sealed, all take the name; a sealed folder counts as saved
+// (checkpoint_folder.hpp), so all disks have the save or none. After a failure on any rank the save
+// cannot be committed: call discard(). A failed fsync is not retried, because the kernel has
+// dropped the pages.
+// Invariant: whenever the process is killed or the power fails, the final name either does not
+// exist or has everything; once take_name() has returned, it survives a power cut. Nothing else in
+// the parent folder changes before that. Writes of large files bypass the page cache if the file
+// system can: otherwise a save would take memory, and time of the cores that train, for copies that
+// are never read.
+// Thread rule: the loop's thread. FileIo and CpuPool outlive it; the bytes of a write() live until
+// it returns.
 #pragma once
 
 #include <cstddef>
@@ -56,44 +57,44 @@ struct CheckpointPlan {
 
 class CheckpointSave {
  public:
-  /// Hashing runs on `pool`; between other work of the loop where it is null.
+  /// Hashing runs on `pool`; if that is null, on the loop between other work.
   CheckpointSave(FileIo* io, CheckpointPlan plan, std::uint32_t rank, std::uint32_t world,
                  CpuPool* pool = nullptr);
   CheckpointSave(const CheckpointSave&) = delete;
   CheckpointSave& operator=(const CheckpointSave&) = delete;
 
-  /// Rank 0: the temporary folder and every file in its full size, with its header. Error before
-  /// the first byte if the plan makes no checkpoint or the disk has too little room.
+  /// Rank 0 makes the temporary folder and every file with its full size and header. Error before
+  /// the first byte if the plan is not valid or the disk has too little room.
   Task<> create();
   /// After rank 0's create().
   Task<> open();
-  /// Writes `bytes` of file number `file` from `data_offset`, behind the header, on. Several may be
-  /// under way. In a world of one the hash is made meanwhile, if the writes of the file follow each
-  /// other from the data's begin to its end.
+  /// Writes `bytes` into file number `file` at `data_offset` after the header. Several calls may be
+  /// under way. With one rank the hash is computed on the way, if the file is written in order from
+  /// its first to its last byte.
   Task<> write(std::size_t file, std::uint64_t data_offset, std::span<const std::byte> bytes);
   /// Whether its disk has that much free.
   Task<bool> has_free(std::uint64_t bytes);
-  /// The same for bytes that lie in `from`, from byte `from_offset` on, without a copy where the
-  /// file system can (UncachedFile::share()). False: it cannot, and they are to be written.
+  /// The same for bytes of `from` at `from_offset`, shared without a copy (UncachedFile::share()).
+  /// Returns false if the file system cannot share: then write() them.
   Task<bool> share(std::size_t file, std::uint64_t data_offset, const IoFile* from,
                    std::uint64_t from_offset, std::uint64_t bytes);
-  /// Where in the file bytes of that offset lie.
+  /// Returns the position in the file of that offset in the data.
   [[nodiscard]] std::uint64_t offset_of(std::size_t file, std::uint64_t data_offset) const {
     return parts_[file]->header.size() + data_offset;
   }
-  /// All that this rank wrote is on the medium afterwards, and its files are closed.
+  /// Syncs all that this rank wrote, and closes its files.
   Task<> sync();
-  /// After every rank's sync(): the entries of the files i with i % world == rank. Reads back what
-  /// was not hashed on the way.
+  /// After every rank's sync(): returns the entries of the files i with i % world == rank. Reads
+  /// files that were not hashed on the way.
   Task<std::vector<ManifestFile>> hash();
-  /// Rank 0, with the entries of every rank, in any order: everything is durable, under the
+  /// Rank 0, with the entries of all ranks in any order: makes everything durable, under the
   /// temporary name.
   Task<> seal(std::vector<ManifestFile> all, std::vector<PlannedText> texts);
   /// Rank 0, after seal(). Replaces a folder of the final name.
   Task<> take_name();
   /// Both.
   Task<> commit(std::vector<ManifestFile> all, std::vector<PlannedText> texts);
-  /// Removes the temporary folder as far as that is possible; throws nothing. The files are closed.
+  /// Closes the files and removes the temporary folder as far as possible; throws nothing.
   Task<> discard();
 
  private:
@@ -139,7 +140,7 @@ class CheckpointSave {
   bool failed_ = false;
 };
 
-/// The folder takes its final name, durably; one that has that name goes.
+/// Gives the folder its final name, durably, and removes an older folder of that name.
 Task<> give_name(FileIo* io, std::string temporary, std::string folder);
 
 }  // namespace tandem

@@ -1,22 +1,21 @@
 // actors/checkpoint/checkpoint_writer.hpp — writes a rank's master weights and moments into the
 // files of a checkpoint while training goes on.
 //
-// A save holds all units in the optimizer (HoldUnits) and writes them in the order in which the
-// next step will update them. A unit's hold ends when its last byte was handed to the system. An
-// update that meets a unit whose turn has not come wants it: the unit is then copied into a bounded
-// staging memory, from which it is written later, and its hold ends at once. Where the staging has
-// no room, the unit is written next, and the update waits for that.
-// Where a file of state and the checkpoint lie on a file system whose files can share blocks (XFS,
-// Btrfs), and fp32 arrays lie at the same places within blocks in both, blocks are shared instead
-// of written, which takes no longer than noting it.
+// A save freezes all units in the optimizer (HoldUnits) and writes them in the order in which the
+// next step will update them. A unit may change again (EndHold) when its last byte was written. If
+// an update of a frozen unit is due earlier, the unit is copied into a bounded save buffer, from
+// which it is written later, and may change at once. If the buffer has no room, the unit is written
+// next, and the update waits for that. If the file of state and the checkpoint lie on a file system
+// whose files can share extents (XFS, Btrfs), and fp32 arrays have the same offsets within 4 KiB in
+// both, extents are shared instead of written, which takes only a system call.
 //
 // States of a unit: held -> (staging -> staged ->) writing -> written; the hold ends at staged, or
 // at written.
-// Invariant: what is written is the state after the last update that was asked for before the save,
-// whatever overlaps with it. Values are fp32; read_master() and read_state() make them of every
-// layout, and write_*() give the same bits back.
-// Buffers: the state is read by this actor from HoldUnits to EndHold; CheckpointSave is lent for
-// the request.
+// Invariant: the written state is that after the last update that was asked for before the save.
+// Values are fp32; read_master() and read_state() convert every layout exactly, and write_*()
+// convert back to the same bits.
+// Buffers: this actor reads the state from HoldUnits to EndHold; CheckpointSave is lent for the
+// request.
 #pragma once
 
 #include <array>
@@ -42,7 +41,7 @@ namespace tandem {
 inline constexpr std::uint32_t kMasterArray = 0;
 inline constexpr std::uint32_t kCheckpointArrays = 3;
 
-/// Elements [begin, end) of one array of a unit's slice, and where they go.
+/// Elements [begin, end) of one array of a unit's slice, and their position in a file.
 struct CheckpointPiece {
   std::uint32_t file = 0;         // of the CheckpointPlan
   std::uint64_t data_offset = 0;  // bytes, behind the file's header
@@ -51,13 +50,13 @@ struct CheckpointPiece {
   std::size_t end = 0;
 };
 
-/// A unit's state as the host reads it; what lies on a device was copied into `memory`.
+/// A unit's state in host memory; arrays that lie on a device are copied into `memory`.
 struct HostState {
   UpdateBuffers buffers;
   std::vector<HostBuffer> memory;
 };
 
-/// From the reply on, what the next save writes stays as it is.
+/// Freezes the state that the next save writes; it does not change after the reply.
 struct HoldForCheckpoint {
   using Reply = std::size_t;  // units held
 };
@@ -67,8 +66,9 @@ struct WriteOutcome {
   std::exception_ptr failure;  // what the files failed with; null: none
 };
 
-/// After HoldForCheckpoint: writes this rank's pieces and makes them durable. Every hold has ended
-/// when it replies. A failure is in the reply, since a handler that throws would end the run.
+/// After HoldForCheckpoint: writes this rank's pieces and makes them durable. When it replies, no
+/// unit is frozen any more. The reply contains a failure, because a handler that throws would end
+/// the run.
 struct WriteCheckpoint {
   using Reply = WriteOutcome;
   CheckpointSave* save = nullptr;
@@ -89,10 +89,11 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
     OptimizerAddress optimizer;
     std::vector<Unit> units;
     std::vector<std::uint32_t> order;  // of all units: by their next update
-    /// The unit's state, as the host reads it. Asked while the unit is held or nothing updates it.
+    /// Returns the unit's state in host memory. Called while the unit is frozen or not being
+    /// updated.
     std::function<Task<HostState>(std::uint32_t unit)> state_of;
-    // The file of state on NVMe, and where a unit's state lies, in it or in memory. Null: there is
-    // none. Both outlive the actor.
+    // The file of state on NVMe, and a function that says where a unit's state lies, there or in
+    // memory. Null: there is no file. Both outlive the actor.
     StateFile* state_file = nullptr;
     std::function<UpdateBuffers(std::uint32_t unit)> lies_at = {};
     std::size_t staging_bytes = 0;  // at most
@@ -101,7 +102,8 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
 
   explicit CheckpointWriter(Options options);
 
-  /// The next save writes these: as many units as before. Between two saves; loop thread.
+  /// Sets the pieces that the next save writes, for the same units. Call it between two saves, on
+  /// the loop's thread.
   void use_units(std::vector<Unit> units);
 
   Task<std::size_t> handle(HoldForCheckpoint request);
@@ -127,11 +129,12 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
   static Task<> stage_wanted(CheckpointWriter* self);
   Task<> stage(std::uint32_t unit);
   [[nodiscard]] std::size_t staged_bytes_of(std::uint32_t unit) const;
-  /// The unit to write next; nothing while all that are left are being staged.
+  /// Returns the unit to write next; nullopt while all remaining units are being copied to the save
+  /// buffer.
   [[nodiscard]] std::optional<std::uint32_t> next_unit();
   Task<> write(CheckpointSave* save, std::uint32_t unit);
   Task<> write_staged(CheckpointSave* save, std::uint32_t unit);
-  /// Shares what can be; what is left to be written.
+  /// Shares the pieces that can be shared; returns those that must be written.
   Task<std::vector<CheckpointPiece>> share(CheckpointSave* save, std::uint32_t unit);
   Task<bool> share_piece(CheckpointSave* save, CheckpointPiece piece, const std::byte* in_file);
   Task<> check_as_written(const std::byte* in_file, std::size_t bytes);

@@ -14,10 +14,10 @@ struct PlannedFile {
   std::string name;
   std::vector<TensorPlan> tensors;
 
-  /// Length field and JSON header. Large files begin their data at a whole block, so that most
-  /// tensors of a checkpoint can be written from where they lie.
+  /// Returns the length field and the JSON header. In large files the data begins at a disk block's
+  /// boundary, so that most tensors of a checkpoint can be written without a copy.
   [[nodiscard]] std::string header() const;
-  /// Both make the header to know its size.
+  /// Both build the header to know its size.
   [[nodiscard]] std::uint64_t header_bytes() const;
   [[nodiscard]] std::uint64_t size_bytes() const;
 };

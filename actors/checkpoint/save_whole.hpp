@@ -1,7 +1,7 @@
-// actors/checkpoint/save_whole.hpp — a whole checkpoint, written by one process that trains
-// nothing.
+// actors/checkpoint/save_whole.hpp — writes a whole checkpoint in one process that does not train.
 //
-// Invariant: the checkpoint takes its name when all of it is on the disk, or nothing of it is left.
+// Invariant: the checkpoint gets its name when all of it is on the disk; after a failure nothing of
+// it is left.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -14,12 +14,12 @@
 
 namespace tandem {
 
-/// Elements [begin, end) of a tensor of the plan, to `out`.
+/// Fills `out` with the elements [begin, end) of a tensor of the plan.
 using FillTensor = std::function<void(std::size_t file, std::size_t tensor, std::int64_t begin,
                                       std::int64_t end, float* out)>;
 
-/// Writes the plan's tensors, all of them fp32, and the texts. The arguments behind pointers
-/// outlive the task. Throws what `fill` throws.
+/// Writes the plan's tensors, all of them fp32, and the texts. Pointers stay valid until the task
+/// ends. Rethrows what `fill` throws.
 Task<> save_whole(FileIo* io, CpuPool* pool, const CheckpointPlan* plan, FillTensor fill,
                   std::vector<PlannedText> texts);
 

@@ -1,12 +1,11 @@
-// actors/checkpoint/slices.hpp — slices.json: what of a checkpoint lies on one of several disks.
+// actors/checkpoint/slices.hpp — slices.json: the slices of a checkpoint on one of several disks.
 //
-// Where hosts have disks of their own, a save puts a folder on each: the slices that this disk's
-// ranks keep, in files of the same names, and slices.json in the stead of a manifest. A tensor in
-// such a file is a run of elements of one of the checkpoint's tensors, and is called by it:
-// "layer.weight[0:512]". Its folder is a part of a checkpoint, and no checkpoint by itself unless
-// it holds every element.
-// Invariant: what parse() accepts has been written by json(), bit for bit, and every tensor in the
-// files is a run of a tensor of the whole checkpoint's file of that name.
+// If hosts have disks of their own, a save makes a folder on each: the slices that this disk's
+// ranks keep, in files of the same names, and slices.json instead of a manifest. A tensor in such a
+// file is a run of elements of one of the checkpoint's tensors, and is named after it:
+// "layer.weight[0:512]". Such a folder is not a checkpoint unless it has every element.
+// Invariant: parse() accepts only texts that json() has written, bit for bit, and every tensor in
+// the files is a run of a tensor of the whole checkpoint's file of that name.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +27,11 @@ struct TensorRun {
 
   /// "layer.weight[0:512]"
   [[nodiscard]] std::string name() const;
-  /// The run that exactly such a name means.
+  /// Returns the run of such a name; nullopt for any other name.
   [[nodiscard]] static std::optional<TensorRun> parse(std::string_view name);
 };
 
-/// One disk's part in a save, alike on its ranks.
+/// One disk's part in a save, the same on its ranks.
 struct SlicesPlan {
   std::string save;                // 32 hex digits: the same on all disks of a save, on no others
   std::uint32_t disk = 0;          // which one this is

@@ -1,8 +1,7 @@
-// actors/collectives/awaited.hpp — whom a rank waits for, in one word that ranks tell each other,
-// and who is at the end of such waits: the one that holds all others up.
+// actors/collectives/awaited.hpp — the ranks that a rank awaits, packed into one 64-bit word that
+// ranks publish, and a search for the rank at the end of such waits.
 //
-// Pure. The words of a rank may be a heartbeat old, and are not trusted to name ranks that are
-// there.
+// Pure. A published word may be a heartbeat period old, and may name ranks that do not exist.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +15,13 @@
 
 namespace tandem {
 
-/// How long past a deadline those who know more of a rank may take to name it.
+/// Time after a deadline in which a rank's own host, which knows more of it, may name it first.
 inline constexpr Duration kDeadlineGrace = std::chrono::seconds(2);
 
 class Awaited {
  public:
   static constexpr std::size_t kPlaces = NetHeart::kPlaces;
-  /// How long a rank without a sign of life is not silent yet, in heartbeats.
+  /// A rank counts as silent after this number of heartbeat periods without a heartbeat.
   static constexpr int kSilentAfter = 3;
 
   Awaited() = default;
@@ -35,7 +34,7 @@ class Awaited {
     return std::bit_cast<std::uint64_t>(places_);
   }
 
-  /// Once; more than there are places for are left out.
+  /// Adds a rank if it is not there yet and a place is free.
   void add(std::uint32_t rank) noexcept {
     for (std::size_t at = 0; at < kPlaces; ++at) {
       if (word(at) == 0) {
@@ -57,12 +56,12 @@ class Awaited {
       }
     }
   }
-  /// The rank in it plus 1, or 0: what a beat carries.
+  /// Returns the rank at that position plus 1, or 0: a heartbeat message carries this.
   [[nodiscard]] std::uint16_t word(std::size_t place) const noexcept {
     return places_[place] % NetHeart::kWordsMax;
   }
 
-  /// There is no sign of life of the rank: what it said last does not count.
+  /// Whether the rank is silent: then its last published waits do not count.
   [[nodiscard]] bool is_silent() const noexcept { return (places_[0] & kSilent) != 0; }
   void set_silent(bool is) noexcept {
     places_[0] = static_cast<std::uint16_t>(is ? places_[0] | kSilent : places_[0] & ~kSilent);
@@ -83,8 +82,8 @@ struct EndOfWaits {
   Why why = Why::kWaitsForNone;
 };
 
-/// Follows the waits that begin with `waiter`'s for `awaited`; `of(rank)` names the rank, of
-/// `world`, for which that one waits.
+/// Follows the waits that begin with `waiter`'s for `awaited`; `of(rank)` returns the ranks, of
+/// `world`, that this rank awaits.
 template <class Of>
 [[nodiscard]] EndOfWaits end_of_waits(std::uint32_t waiter, std::uint32_t awaited,
                                       std::uint32_t world, Of of) {

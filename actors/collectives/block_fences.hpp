@@ -1,8 +1,8 @@
-// actors/collectives/block_fences.hpp — since when a block of device memory may be read or
-// overwritten: behind which event.
+// actors/collectives/block_fences.hpp — for each block of device memory, the event after which it
+// may be read or overwritten.
 //
-// The compute lane, which queued work on a block on its stream, says so and goes on; the copies
-// and collectives that use the block next wait on the device. The host waits for neither.
+// The compute lane queues work on a block on its stream and records an event; the copies and
+// collectives that use the block next wait for it on the device. No host thread waits.
 // Invariant: one event for each block, the newest; a block is known by its first byte.
 // Thread rule: the loop's thread.
 #pragma once
@@ -26,7 +26,7 @@ class BlockFences {
     const auto found = events_.find(block);
     return found != events_.end() ? std::optional(found->second) : std::nullopt;
   }
-  /// Work that `stream` is given from now on runs behind the block's event, if there is one.
+  /// Makes later work on `stream` wait for the block's event, if there is one.
   void wait(DeviceStream stream, const std::byte* block) const {
     if (const std::optional<DeviceEvent> event = of(block)) {
       stream.wait(*event);

@@ -1,13 +1,14 @@
-// actors/collectives/collective_backend.hpp — what Collectives issues its operations on: `self`
-// (world 1) here; processes of one host and NCCL are further implementations of the same interface.
+// actors/collectives/collective_backend.hpp — the interface through which Collectives issues
+// operations, and its implementation for one rank, `self`. There are others for processes of one
+// host, for several hosts, and for NCCL.
 //
 // Two sequences, independent of each other: gathers (all_gather, broadcast, all_to_all) and
 // reductions (reduce_scatter_add, all_reduce_add, exchange).
 // Contract: Collectives calls from the loop thread, and never has more than one operation of each
-// sequence under way; a returned task ends when the result is in place and the arguments' memory is
-// the caller's again. Every rank calls the same operations with the same sizes in the same order
-// within a sequence. Work of any length happens off the loop. An exception means that the
-// communicator is unusable from then on.
+// sequence under way. A returned task ends when the result is in place; until then the arguments'
+// memory is lent to the back end. Every rank calls the same operations with the same sizes in the
+// same order within a sequence. Long work runs off the loop. After an exception the communicator is
+// unusable.
 #pragma once
 
 #include <cstddef>
@@ -29,44 +30,43 @@ namespace tandem {
 
 /// Every rank's shard, in rank order, into the whole block of each rank.
 struct GatherArguments {
-  // this rank's slice, read until the task ends; it may lie in `block` at its own place, and is not
-  // copied then
+  // this rank's slice, read until the task ends; it may lie in `block` at its final position, and
+  // is not copied then
   const std::byte* shard = nullptr;
   std::byte* block = nullptr;  // world * shard_bytes, written until the task ends
   std::size_t shard_bytes = 0;
-  // The shard is all of the block, with the same bytes on every rank: a copy, for which nothing
-  // travels between ranks and the block holds shard_bytes. All ranks say so alike.
+  // The shard is the whole block, with the same bytes on every rank: the gather is a local copy,
+  // and the block has shard_bytes. The value must be the same on every rank.
   bool is_replicated = false;
   Name name = "all-gather";  // in traces, as in the others
 };
 
 /// accumulator = or += the sum over ranks, added in rank order: ((accumulator + rank 0's) + rank
 /// 1's) + ... reduce_scatter_add: of this rank's slice of every rank's block. all_reduce_add: of
-/// the whole block; the accumulators of all ranks hold the same bits before, and so they do after.
-/// With `tree` above 1, as many neighbours' values are first added to each other, as a balanced
-/// tree in fp32: (accumulator + (rank 0's + rank 1's)) + (rank 2's + rank 3's).
+/// the whole block; the accumulators of all ranks have the same bits before and after. With `tree`
+/// above 1, the values of `tree` neighbours are first added to each other, as a balanced tree in
+/// fp32: (accumulator + (rank 0's + rank 1's)) + (rank 2's + rank 3's).
 struct ReduceArguments {
   // reduce-scatter: world * shard_elements; all-reduce: shard_elements; read until the task ends
   const std::byte* block = nullptr;
   DType block_type = DType::kF32;
   void* accumulator = nullptr;  // shard_elements, written until the task ends
-  // 16 bits only where nothing is ever added in it: world 1, the blocks' type, mode kOverwrite. The
-  // values are then the gradient's own, bit for bit, at half the memory traffic of fp32.
+  // 16 bits only if nothing is added in it: world 1, the blocks' type, mode kOverwrite. Then it has
+  // the gradient's own values, at half the memory traffic of fp32.
   DType accumulator_type = DType::kF32;
   // At world 1, in one type and with kOverwrite, block and accumulator may be the same memory: then
-  // nothing is moved, and what is left to do is the norm.
+  // nothing is moved, and only the norm is computed.
   std::size_t shard_elements = 0;  // a multiple of kNormBlock
   AccumulateMode mode = AccumulateMode::kOverwrite;
   bool want_norm = false;  // also the norm of the result; bad elements are indices into the shard
-  // Ranks of a tree, a power of two that divides those of a host (or with one rank on each host,
-  // the hosts); elsewhere, and on devices, ranks are added one after another.
+  // Ranks of a tree: a power of two that divides the ranks of a host (or, with one rank on each
+  // host, the hosts). Otherwise, and on devices, ranks are added one after another.
   std::uint32_t tree = 1;
   Name name = "reduction";
 };
 
-/// The reduction of one rank alone, for the elements [begin, end) of the shard; `begin` is a
-/// multiple of kNormBlock. Any thread; disjoint ranges may run at the same time, each with a norm
-/// of its own.
+/// Reduces with one rank, for the elements [begin, end) of the shard; `begin` is a multiple of
+/// kNormBlock. Any thread; disjoint ranges may run at the same time, each with its own norm.
 void reduce_alone(const ReduceArguments& arguments, std::size_t begin, std::size_t end,
                   GradientNorm& norm);
 
@@ -85,12 +85,12 @@ struct BroadcastArguments {
   std::uint32_t root = 0;
 };
 
-/// Piece p of `from` goes to rank p; what rank p sent here becomes piece p of `into`.
+/// Piece p of `from` goes to rank p; piece p of `into` comes from rank p.
 struct AllToAllArguments {
   const std::byte* from = nullptr;  // world * bytes
   std::byte* into = nullptr;        // world * bytes, not overlapping
   std::size_t bytes = 0;            // of a piece
-  // Both are device memory, also of another library, and in use until then; null: as elsewhere.
+  // Not null: both are device memory, possibly of another library, and in use until this event.
   const DeviceEvent* in_use_until = nullptr;
 };
 
@@ -101,35 +101,36 @@ class CollectiveBackend {
   [[nodiscard]] virtual std::uint32_t world() const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t rank() const noexcept = 0;
 
-  /// Host memory that operations reach without a copy of their own: zeroed, page aligned, living as
-  /// long as the back end. To be called before the first operation. Error(kRefused) when there is
-  /// no room for it.
+  /// Allocates host memory that operations access without an extra copy: zeroed, page aligned,
+  /// living as long as the back end. Call it before the first operation. Error(kRefused) if there
+  /// is no room.
   virtual std::byte* allocate(std::size_t bytes) = 0;
 
   virtual Task<> all_gather(GatherArguments arguments) = 0;
   virtual Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) = 0;
-  /// The norm is that of the whole result. All ranks get the same bits.
+  /// Returns the norm of the whole result, the same bits on all ranks.
   virtual Task<GradientNorm> all_reduce_add(ReduceArguments arguments) = 0;
   virtual Task<> exchange(ExchangeArguments arguments) = 0;
   virtual Task<> broadcast(BroadcastArguments arguments) = 0;
   virtual Task<> all_to_all(AllToAllArguments arguments) = 0;
 
-  /// `block`, an operand in device memory, is in use until `event`: what is asked for later waits
-  /// for it, on the device. Back ends of host memory have no such operands. Loop thread.
+  /// Marks `block`, an operand in device memory, as in use until `event`: later operations on it
+  /// wait on the device. Back ends for host memory have no such operands. Loop thread.
   virtual void begin_behind(const std::byte* block, const DeviceEvent& event) {
     (void)block;
     (void)event;
   }
 
-  /// Behind the copies to the device that gathers were given so far: what waits for it leaves the
-  /// link to weights first. Nothing where the back end knows of none. Loop thread.
+  /// Returns an event after the copies to the device that gathers have queued: a copy that waits
+  /// for it leaves the link to weights first. Returns nullopt if the back end queues no such
+  /// copies. Loop thread.
   [[nodiscard]] virtual std::optional<DeviceEvent> gathers_queued() { return std::nullopt; }
 
-  /// This rank cannot go on: every operation, here and at its peers, fails at once, naming it and
-  /// `why`. Loop thread.
+  /// Aborts this rank: every operation, here and at its peers, fails at once and names this rank
+  /// and `why`. Loop thread.
   virtual void abort(std::string_view why) noexcept {}
-  /// The same because of `failed_rank`, which is named instead; from world() on: a rank outside of
-  /// these. The first cause counts.
+  /// The same, but names `failed_rank`; numbers from world() on are ranks outside of this
+  /// communicator. The first cause counts.
   virtual void fail(std::uint32_t failed_rank, std::string_view why) noexcept {}
   /// Calls one of the two, by the error that ended this rank's work.
   void give_up(const std::exception& cause) noexcept;
@@ -157,7 +158,7 @@ class SelfBackend final : public CollectiveBackend {
 
   CpuPool* pool_;
   std::vector<HostBuffer> allocated_;
-  // of the reduction under way, one per chunk; kept, so that nothing is allocated
+  // of the reduction under way, one per chunk; kept, so that operations do not allocate
   std::vector<GradientNorm> parts_;
 };
 

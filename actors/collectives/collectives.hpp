@@ -2,16 +2,16 @@
 //
 // Two sequences, independent of each other: gathers (with broadcasts and all-to-alls) and
 // reductions (with all-reduces and exchanges; a barrier is an exchange of nothing). Each is issued
-// strictly by order number 0, 1, 2, ...: an operation that comes early is held back until its turn,
-// one at a time is under way. The numbers come from the plan, so all ranks issue the same
-// operations in the same order whatever the order of arrival. A visit that needs no gather (its
-// unit is resident) gives its number up with SkipGather.
+// strictly by order number 0, 1, 2, ...: an operation that comes early waits for its turn, and one
+// at a time is under way. The numbers come from the plan, so all ranks issue the same operations in
+// the same order, in any order of arrival. A visit that needs no gather (its unit is resident)
+// releases its number with SkipGather.
 //
 // States of a sequence: idle -> issuing -> idle ...; -> failed, permanently: after an error of the
-// backend every operation held or asked for later fails with it, in both sequences, and so does the
+// back end every waiting or later operation fails with it, in both sequences, and so does the
 // scope.
-// Buffers: those of an operation are lent until it ends, which is at its reply, but later where the
-// actor is stopped: so they are of what outlives the actor. An Exchange has buffers of its own.
+// Buffers: those of an operation are lent until it ends: at its reply, or later if the actor is
+// stopped, so they must outlive the actor. An Exchange has buffers of its own.
 #pragma once
 
 #include <cstddef>
@@ -33,10 +33,9 @@
 
 namespace tandem {
 
-// A request says all about its operation: the reply, the back end's function that carries it out,
-// its number in its sequence (Collectives::Gathers and Reductions list the requests of each), what
-// the flight recorder calls it, of which unit it is where it is of one, and bytes(): of the whole
-// blocks that the operation is about.
+// A request type describes its operation: the reply, the back end's function that executes it, its
+// number in its sequence (Collectives::Gathers and Reductions list the requests of each), its name
+// in the flight recorder, its unit if it has one, and bytes(), the size of the whole blocks.
 
 struct AllGather {
   using Reply = void;
@@ -50,7 +49,7 @@ struct AllGather {
   }
 };
 
-/// Gives a number of the gathers' sequence up.
+/// Releases a number of the gathers' sequence without an operation.
 struct SkipGather {
   std::uint64_t order = 0;
 };
@@ -67,7 +66,7 @@ struct ReduceScatterAdd {
   }
 };
 
-/// The merge of all ranks' norms; exact, so the same bits on all of them.
+/// Merges all ranks' norms; exact, so all ranks get the same bits.
 struct AllReduceNorm {
   using Reply = GradientNorm;
   static constexpr auto kWhat = flight::Kind::kNorm;
@@ -88,7 +87,8 @@ struct AllReduceAdd {
   }
 };
 
-/// The reply is `mine` of every rank, in rank order; all have equally much, at most kExchangeBytes.
+/// Replies with `mine` of every rank, in rank order; all have the same size, at most
+/// kExchangeBytes.
 struct Exchange {
   using Reply = std::vector<std::byte>;
   static constexpr auto kWhat = flight::Kind::kExchange;
@@ -145,7 +145,7 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
 
   explicit Collectives(Options options);
 
-  /// Replies with the operation's result once its turn has come and it is done.
+  /// Runs the operation when its turn comes, and replies with its result.
   template <class Request>
   void handle(Request request, ReplyTo<Request> reply) {
     if (failed_ != nullptr) {

@@ -1,11 +1,10 @@
-// actors/collectives/comms_log.hpp — how often each collective of each size has run on this rank,
-// how long it took, and how long the compute lane stood still for it.
+// actors/collectives/comms_log.hpp — counts and times the collectives of this rank by kind and
+// size, and the time for which the compute lane stood still for them.
 //
-// Nothing waits for anything because of it: an operation's time goes from its issue to its end, as
-// the rank sees them. Exposed time is the part of it in which the compute lane waited for the
-// operation's sequence (LaneWait): one operation of a sequence is under way at a time, so the lane
-// waited for this one.
-// Memory is bounded: kMostRows sizes, kLatest times of each, kMostVerbose lines.
+// Logging adds no waits: an operation's time is from its issue to its end on this rank. Exposed
+// time is the part of it in which the compute lane waited for the operation's sequence (LaneWait):
+// one operation of a sequence is under way at a time, so the lane waited for this one. Memory is
+// bounded: kMostRows sizes, kLatest times of each, kMostVerbose lines.
 // Thread rule: one thread at a time: the loop's, or the compute lane's for what it issues itself.
 #pragma once
 
@@ -59,23 +58,25 @@ class CommsLog {
 
   explicit CommsLog(Options options) : options_(options) {}
 
-  /// Between operations: whether those that follow are counted. Comparisons of logs are not.
+  /// Sets whether later operations are counted (not those that compare logs). Call it between
+  /// operations.
   void set_counting(bool counts) noexcept { counts_ = counts; }
-  /// An operation of several ranks has ended.
+  /// Records an operation of several ranks that has ended.
   void add(CommsKey key, Duration took, Duration exposed);
 
-  /// The compute lane begins, ends to stand still for operations of that sequence.
+  /// The compute lane begins, or ends, to wait for operations of that sequence.
   void lane_waits(CommSequence sequence, TimePoint now) noexcept;
   void lane_goes_on(CommSequence sequence, TimePoint now) noexcept;
-  /// For how long it has until `now`.
+  /// Returns the total time for which it has waited until `now`.
   [[nodiscard]] Duration stood_still(CommSequence sequence, TimePoint now) const noexcept;
 
   [[nodiscard]] const std::map<CommsKey, CommsCount>& rows() const noexcept { return rows_; }
-  /// Operations of sizes beyond kMostRows.
+  /// Returns the number of operations that were not counted because there were kMostRows sizes
+  /// already.
   [[nodiscard]] std::uint64_t left_out() const noexcept { return left_out_; }
-  /// The operations since the last call, in order.
+  /// Returns the operations since the last call, in order.
   [[nodiscard]] std::vector<Verbose> take_verbose();
-  /// Whether further ones will not be kept.
+  /// Whether further operations will be dropped.
   [[nodiscard]] bool verbose_is_full() const noexcept { return verbose_count_ >= kMostVerbose; }
 
  private:
@@ -94,7 +95,7 @@ class CommsLog {
   std::size_t verbose_count_ = 0;
 };
 
-/// While it lives the compute lane stands still for operations of that sequence. `log` may be null.
+/// While one lives, the compute lane waits for operations of that sequence. `log` may be null.
 class LaneWait {
  public:
   LaneWait(CommsLog* log, CommSequence sequence, const EventLoop& loop) noexcept

@@ -1,10 +1,10 @@
-// actors/collectives/group_backend.hpp — the collectives of some of a run's ranks, whose failures
-// name ranks by their numbers in the run.
+// actors/collectives/group_backend.hpp — the collectives of a group of ranks, whose failures name
+// ranks by their numbers in the run.
 //
-// The back end inside counts its own ranks; a failure there, or one that is told to it, is turned
-// into the other count. So a rank that gives up because of one that is in no group with its peers
-// still names that one to them, and not itself.
-// Thread rule: the back end inside.
+// The inner back end numbers the group's ranks; failures are translated between both numberings. So
+// a rank that aborts because of a rank outside of the group names that one to its peers, and not
+// itself.
+// Thread rule: that of the inner back end.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@
 
 namespace tandem {
 
-/// As the run counts.
+/// Returns the failure with the rank's number in the run.
 [[nodiscard]] PeerLost lost_in_run(const GroupWaits& waits, const PeerLost& lost);
 
 class GroupBackend final : public CollectiveBackend {
  public:
-  /// `inner` has as many ranks as there are members, and its waits are said to `waits`.
+  /// `inner` connects the members of `waits`, to which it reports its own waits.
   GroupBackend(std::unique_ptr<CollectiveBackend> inner, std::shared_ptr<GroupWaits> waits)
       : waits_(std::move(waits)), inner_(std::move(inner)) {}
 
-  /// As the group counts.
+  /// The number of the group's ranks.
   [[nodiscard]] std::uint32_t world() const noexcept override { return inner_->world(); }
   [[nodiscard]] std::uint32_t rank() const noexcept override { return inner_->rank(); }
 
@@ -43,7 +43,7 @@ class GroupBackend final : public CollectiveBackend {
     inner_->begin_behind(block, event);
   }
   void abort(std::string_view why) noexcept override { inner_->abort(why); }
-  /// `failed_rank`: of the run.
+  /// `failed_rank`: its number in the run.
   void fail(std::uint32_t failed_rank, std::string_view why) noexcept override {
     inner_->fail(waits_->in_group(failed_rank), why);
   }

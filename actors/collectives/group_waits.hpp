@@ -1,14 +1,14 @@
-// actors/collectives/group_waits.hpp — what the back ends of one rank tell each other of waits: the
-// one of all ranks, and those of groups.
+// actors/collectives/group_waits.hpp — shares waits between the back ends of one rank: that of all
+// ranks, and those of groups.
 //
 // The rank that is awaited in a group may be in no operation of the group, because it waits for a
-// rank that the group does not have; and where a group's loop runs only while it exchanges, its
-// heart says nothing. So a group judges by what the back end of all ranks knows, whose heart always
-// beats and whose words reach all: it says here for whom it waits, the back end of all ranks says
-// that to the others with its own waits, and writes down here what it hears of each rank. A
-// deadline follows waits through all groups in this way. A cause that ends the back end of all
-// ranks ends waits in groups, too, at their next look. Thread rule: any; back ends may be on loops
-// of different threads. The answers may be half a heartbeat old.
+// rank outside of it; and if a group's loop runs only while it exchanges, the group has no
+// heartbeat of its own. So a group uses the heartbeats of the back end of all ranks: it reports
+// here which ranks it awaits; the back end of all ranks publishes that with its own waits, and
+// stores here the waits of every rank. In this way a deadline follows waits through all groups. A
+// failure of the back end of all ranks also ends waits in groups, at their next tick.
+// Thread rule: any; back ends may be on loops of different threads. Answers may be half a heartbeat
+// period old.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ namespace tandem {
 
 class GroupWaits;
 
-/// The waits of one rank; ranks have their numbers in the run.
+/// The waits that one rank knows; ranks have their numbers in the run.
 class RunWaits {
  public:
   struct Failure {
@@ -36,11 +36,11 @@ class RunWaits {
   };
 
   // ---- of the back end of all ranks ----
-  /// At a look: for whom each rank waits, by rank.
+  /// Called at each tick: stores the ranks that each rank awaits, by rank.
   void know(std::span<const Awaited> by_rank);
-  /// For whom this rank waits in groups.
+  /// Returns the ranks that this rank awaits in groups.
   [[nodiscard]] Awaited in_groups() const;
-  /// It is broken. The first cause counts.
+  /// Reports that the back end of all ranks has failed. The first cause counts.
   void fail(std::uint32_t failed_rank, std::string_view why);
 
  private:
@@ -52,8 +52,8 @@ class RunWaits {
   std::optional<Failure> failure_;
 };
 
-/// The waits of one of its groups, whose members have numbers of their own, in their order. A rank
-/// outside of the group has the number behind the members' that its own one makes.
+/// The waits of one of its groups. Members are numbered in the group's order; a rank outside of the
+/// group has the number of members plus its number in the run.
 class GroupWaits {
  public:
   /// `members`: by their numbers in the run.
@@ -63,18 +63,19 @@ class GroupWaits {
   GroupWaits& operator=(const GroupWaits&) = delete;
 
   [[nodiscard]] std::span<const std::uint32_t> members() const noexcept { return members_; }
-  /// From the group's count to the run's, and back; kUnknownRank stays so.
+  /// Convert a rank's number in the group to that in the run, and back; kUnknownRank stays.
   [[nodiscard]] std::uint32_t in_run(std::uint32_t rank) const noexcept;
   [[nodiscard]] std::uint32_t in_group(std::uint32_t rank) const noexcept;
 
   // ---- of the group's back end; ranks as the group counts ----
-  /// At a look, and none when an operation ends: for whom this rank waits in the group.
+  /// Called at each tick: sets the ranks that this rank awaits in the group; none when an operation
+  /// ends.
   void say(Awaited awaited);
-  /// The known wait of a rank.
+  /// Returns the ranks that a rank awaits, as far as is known.
   [[nodiscard]] Awaited of(std::uint32_t rank) const;
-  /// Follows waits through all groups, of which the first is `waiter`'s for `awaited`.
+  /// Follows waits through all groups, beginning with `waiter`'s for `awaited`.
   [[nodiscard]] EndOfWaits end_of(std::uint32_t waiter, std::uint32_t awaited) const;
-  /// Why the back end of all ranks is broken.
+  /// Returns why the back end of all ranks has failed; nullopt if it has not.
   [[nodiscard]] std::optional<RunWaits::Failure> failure() const;
 
  private:

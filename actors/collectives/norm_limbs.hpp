@@ -1,4 +1,4 @@
-// actors/collectives/norm_limbs.hpp — a gradient norm as it travels between ranks: canonical
+// actors/collectives/norm_limbs.hpp — a gradient norm in the form that ranks exchange: canonical
 // digits, no padding.
 #pragma once
 
@@ -22,7 +22,7 @@ struct NormLimbs {
   }
 };
 
-/// Exact, so the order does not matter.
+/// Merges norms exactly, so the order does not matter.
 [[nodiscard]] inline GradientNorm merge_norms(std::span<const NormLimbs> norms) noexcept {
   GradientNorm all;
   for (const NormLimbs& norm : norms) {

@@ -29,7 +29,7 @@ class OrderedInbox {
     ++held_;
   }
 
-  /// The item whose turn it is has arrived.
+  /// Whether the item whose turn it is has arrived.
   [[nodiscard]] bool ready() const noexcept { return items_[next_ % items_.size()].has_value(); }
 
   /// Only while ready().
@@ -43,7 +43,7 @@ class OrderedInbox {
     return item;
   }
 
-  /// Calls `visit` with every item held, whatever its turn, and forgets them.
+  /// Calls `visit` with every item, in any state of turn, and removes them.
   template <class Visit>
   void drop_all(Visit visit) {
     for (std::optional<T>& place : items_) {

@@ -1,5 +1,5 @@
-// actors/collectives/rank_sum.hpp — how ranks' values become a sum: one after another, or with
-// neighbours added to each other first (ReduceArguments::tree). Any thread.
+// actors/collectives/rank_sum.hpp — adds ranks' values: one after another, or neighbours first
+// (ReduceArguments::tree). Any thread.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-/// `part` is of elements from `begin` on, which it counts from 0.
+/// Merges the norm of elements from `begin` on, in which bad elements are counted from 0.
 inline void merge_part(GradientNorm& norm, GradientNorm part, std::size_t begin) {
   if (part.first_bad_element >= 0) {
     part.first_bad_element += static_cast<std::int64_t>(begin);
@@ -31,7 +31,7 @@ struct RankSum {
 
 namespace detail {
 
-/// sums[level] = the values of `ranks` ranks from `first` on, as a balanced tree.
+/// sums[level] = the sum of the values of `ranks` ranks from `first` on, as a balanced tree.
 template <class ValuesOf, std::size_t kLevels>
 void add_tree(std::array<std::array<float, kNormBlock>, kLevels>& sums, std::size_t level,
               const RankSum& what, std::size_t at, std::size_t count, std::uint32_t first,
@@ -49,7 +49,8 @@ void add_tree(std::array<std::array<float, kNormBlock>, kLevels>& sums, std::siz
 
 }  // namespace detail
 
-/// `values_of(rank)`: where that rank's elements begin. `norm` (null: not wanted) gets the sum's.
+/// Adds all ranks' values. `values_of(rank)` returns the beginning of that rank's elements. `norm`
+/// (null: not wanted) gets the norm of the sum.
 template <class ValuesOf>
 void add_ranks(RankSum what, ValuesOf values_of, GradientNorm* norm) {
   constexpr std::size_t kLevels = 8;

@@ -1,7 +1,7 @@
-// actors/collectives/secret.hpp — what the processes of one run know and a stranger does not, and
-// proofs that a process knows it.
+// actors/collectives/secret.hpp — the secret that the processes of one run share, and proofs that a
+// process knows it.
 //
-// A proof is an HMAC (libsodium's crypto_auth): it shows knowledge of the secret without telling
+// A proof is an HMAC (libsodium's crypto_auth): it shows knowledge of the secret without revealing
 // it. Any thread.
 #pragma once
 
@@ -29,12 +29,12 @@ class Secret {
   Secret(const Secret&) = default;
   Secret& operator=(const Secret&) = default;
 
-  /// A proof made for one `purpose` (a word without a zero byte) is none for another.
+  /// Makes a proof, valid only for `purpose` (a word without a zero byte).
   [[nodiscard]] Proof prove(std::string_view purpose, std::span<const std::byte> what) const;
-  /// Takes the same time wherever the two differ.
+  /// Checks a proof in constant time.
   [[nodiscard]] bool is_proof(const Proof& proof, std::string_view purpose,
                               std::span<const std::byte> what) const;
-  /// The proof as 64 hexadecimal digits: the text of another secret, or a name that a stranger
+  /// Returns the proof as 64 hexadecimal digits: the text of another secret, or a name that others
   /// cannot guess.
   [[nodiscard]] std::string derive(std::string_view purpose, std::string_view what) const;
 

@@ -176,8 +176,8 @@ Task<> StagedBackend::straight(GatherArguments a) {
   co_await carry_out({.copy_streams = &gathers_}, &straight);
 }
 
-// Gathers come one after another. One whose block is still worked on has nothing on the link yet,
-// and those before it have ended.
+// Gathers run one after another. If the block of the present one is still in use, it has queued no
+// copy yet, and all earlier gathers have ended.
 std::optional<DeviceEvent> StagedBackend::gathers_queued() {
   if (gather_fence_ && !gather_fence_->done()) {
     return std::nullopt;
@@ -201,7 +201,7 @@ void StagedBackend::add_on_device(const ReduceArguments& a, GradientNorm* norm) 
       [a, norm](void* /*native_stream*/) { reduce_alone(a, 0, a.shard_elements, *norm); });
 }
 
-// A launch that failed is the device's last error as well, which ends the stream's events.
+// A failed launch also sets the device's last error, which ends the stream's events.
 void StagedBackend::add_by_kernels(const ReduceArguments& a) {
   const bool is_wide = a.accumulator_type == DType::kF32;
   auto* const limbs = a.want_norm ? reinterpret_cast<std::uint64_t*>(norm_.data()) : nullptr;
@@ -352,8 +352,9 @@ Task<> StagedBackend::carry_out(Transfer transfer, Step* step) {
   std::rethrow_exception(error);
 }
 
-// Half k % 2 takes piece k when piece k - 2 has left it: on its way in that is known, since the
-// inner back end is done with it; on its way out it is awaited.
+// Half k % 2 gets piece k when it no longer has piece k - 2. For copies from the device that is
+// already so, because the inner back end has finished with that piece; for copies to the device it
+// is awaited.
 template <class Step>
 Task<> StagedBackend::run_pieces(const Transfer* t, Step* step) {
   const std::size_t pieces = t->pieces();

@@ -1,30 +1,28 @@
-// actors/collectives/staged_backend.hpp — collectives on memory of an accelerator, over a back end
-// that knows host memory alone.
+// actors/collectives/staged_backend.hpp — collectives on an accelerator's memory, over a back end
+// for host memory.
 //
 // Slots and whole blocks lie on the device; shards, accumulators and optimizer state on the host.
 // So a gather ends with copies to the device, and a reduction begins with copies to the host. Both
-// go by pieces through two halves of a stage in memory of the inner back end (its peers read it in
-// place): while piece i is gathered (reduced), piece i - 1 is on its way to the device (piece i + 1
-// to the host). A shard that is the whole block goes straight to it, and a gradient to which
-// nothing is added straight into its accumulator. Cutting changes no bit: the additions of an
-// element keep their order, and norms merge exactly.
-// On one rank shard and accumulator may be device memory, too: then nothing crosses the link but
-// the norm, and the device copies or adds: a GPU by the kernels of use_kernels(), a simulated one,
-// whose memory is the host's, by the host's own function.
-// This is also how several ranks share one accelerator: the inner back end is the host's shared
-// memory.
+// are cut into pieces and go through the two halves of a transfer buffer (`stage`) in memory of the
+// inner back end, which its peers read in place: while piece i is gathered (reduced), piece i - 1
+// is copied to the device (piece i + 1 to the host). A shard that is the whole block is copied
+// straight to it, and a gradient to which nothing is added straight into its accumulator. Cutting
+// changes no bit: the additions of an element keep their order, and norms merge exactly. On one
+// rank shard and accumulator may be device memory, too: then only the norm crosses the link, and
+// the device copies or adds: a GPU with the kernels of use_kernels(), a simulated device, whose
+// memory is the host's, with the host's function. Several ranks share one accelerator in this way,
+// with the host's shared memory as the inner back end.
 //
-// Device memory is what allocate_on_device() of this back end gave, and what its options say;
-// everything else is the host's. An operand lies on the same side on all ranks. An operation
-// without device memory is the inner back end's, untouched. The streams of the copies wait on the
-// device for the compute stream's work on a block (begin_behind).
-// Buffers: operands are lent until the task ends, by whatever end: copies under way are waited for
-// first. Nothing is allocated per operation after the start, but for what the device's own queues
-// take.
-// Failure: a DeviceError ends the operation with it and aborts the peers; an error of the inner
-// back end passes through.
+// Memory counts as device memory if allocate_on_device() of this back end returned it, or if
+// Options::is_on_device says so; all else is host memory. An operand lies on the same side on all
+// ranks. An operation without device memory goes to the inner back end unchanged. The copy streams
+// wait on the device for the compute stream's work on a block (begin_behind).
+// Buffers: operands are lent until the task ends; also after a failure it first waits for copies
+// under way. After the start operations allocate nothing, except in the device's own queues.
+// Failure: a DeviceError ends the operation and aborts the peers; an error of the inner back end is
+// passed on.
 // Thread rule: the loop's thread.
-// Cancel rule: as the inner back end; a wait for a copy lasts until the device is done.
+// Cancel rule: that of the inner back end; a wait for a copy lasts until the copy has ended.
 #pragma once
 
 #include <array>
@@ -50,12 +48,12 @@ class StagedBackend final : public CollectiveBackend {
 
   struct Options {
     std::size_t stage_bytes = kUsualStageBytes;  // of each half; at least 4096 for each rank
-    /// Device memory that is not of this back end; empty: there is none.
+    /// Recognises device memory that this back end did not allocate; empty: there is none.
     std::function<bool(const void* memory)> is_on_device;
   };
 
-  /// `device` outlives the back end. Takes its stage from `inner`: Error(kRefused) when there is no
-  /// room for it.
+  /// `device` outlives the back end. Allocates the transfer buffers from `inner`: Error(kRefused)
+  /// without room.
   StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> inner, Options options);
   StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> inner)
       : StagedBackend(device, std::move(inner), Options()) {}
@@ -65,29 +63,30 @@ class StagedBackend final : public CollectiveBackend {
   [[nodiscard]] std::uint32_t world() const noexcept override { return inner_->world(); }
   [[nodiscard]] std::uint32_t rank() const noexcept override { return inner_->rank(); }
   [[nodiscard]] Device& device() noexcept { return device_; }
-  /// Sets the kernels that add on a GPU; they outlive the back end. Before the first operation.
+  /// Sets the kernels that add on a GPU; they outlive the back end. Call it before the first
+  /// operation.
   void use_kernels(const SumKernels& kernels);
 
-  /// Host memory of the inner back end, pinned for the device where the system lets us: else that
-  /// is said once.
+  /// Allocates host memory of the inner back end and pins it for the device; if the system refuses,
+  /// a line says so once.
   std::byte* allocate(std::size_t bytes) override;
-  /// Device memory for operands, living as long as the back end; its content is undefined. Throws
-  /// DeviceOutOfMemory.
+  /// Allocates device memory for operands, with undefined content; it lives as long as the back
+  /// end. Throws DeviceOutOfMemory.
   std::byte* allocate_on_device(std::size_t bytes);
   [[nodiscard]] bool is_on_device(const void* memory) const noexcept;
-  /// Host memory that the stage takes.
+  /// Returns the bytes of the transfer buffers in host memory.
   [[nodiscard]] std::size_t staging_bytes() const noexcept { return kStages * stage_bytes_; }
 
-  /// The block decides: on the device (the shard anywhere) it is staged; on the host the shard has
-  /// to be there, too.
+  /// A block on the device is copied there (the shard may lie on either side); for a block in host
+  /// memory the shard must be in host memory, too.
   Task<> all_gather(GatherArguments arguments) override;
-  /// The accumulator is host memory; on one rank it may be the device's, as the block.
+  /// The accumulator is host memory; on one rank it may be device memory, like the block.
   Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
   Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
   /// Both operands on one side.
   Task<> exchange(ExchangeArguments arguments) override;
   Task<> broadcast(BroadcastArguments arguments) override;
-  /// Both operands on one side, which in_use_until says where the memory is another library's.
+  /// Both operands on one side; if another library owns the device memory, set in_use_until.
   Task<> all_to_all(AllToAllArguments arguments) override;
 
   void begin_behind(const std::byte* block, const DeviceEvent& event) override {
@@ -100,7 +99,7 @@ class StagedBackend final : public CollectiveBackend {
   }
 
  private:
-  // One for each sequence, so that the two do not wait for each other.
+  // Each sequence has its own streams, so that the two do not wait for each other.
   struct CopyStreams {
     DeviceStream to_host;
     DeviceStream to_device;
@@ -108,8 +107,7 @@ class StagedBackend final : public CollectiveBackend {
     std::array<std::byte*, 2> for_device;
   };
 
-  // The device's side of one operation: a number of parts one after another, each cut into the same
-  // pieces.
+  // The device's side of one operation: several parts in a row, each cut into the same pieces.
   struct Transfer {
     CopyStreams* copy_streams = nullptr;
     std::size_t part_bytes = 0;
@@ -140,7 +138,7 @@ class StagedBackend final : public CollectiveBackend {
 
   [[nodiscard]] CopyStreams make_copy_streams(Name to_host, Name to_device);
   static void name_copies(CopyStreams& streams, Name name);
-  /// Fills in the size of the pieces, carries all of them out, and leaves no copy under way.
+  /// Sets the pieces' size, transfers all of them, and leaves no copy under way.
   template <class Step>
   Task<> carry_out(Transfer transfer, Step* step);
   template <class Step>

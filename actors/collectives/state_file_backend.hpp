@@ -1,21 +1,22 @@
-// actors/collectives/state_file_backend.hpp — collectives on shards and accumulators that lie in a
-// state file, over a back end that knows memory alone.
+// actors/collectives/state_file_backend.hpp — collectives on shards and accumulators in a state
+// file, over a back end for memory.
 //
-// A gather begins with a read of this rank's shard, a reduction ends with a write of its
-// accumulator, and begins with a read of it where something is added. Gathers are asked for in the
-// plan's order and as far ahead as there are slots, so reads run ahead of compute likewise.
+// A gather begins with a read of this rank's shard; a reduction ends with a write of its
+// accumulator, and begins with a read of it if it adds. Gathers are requested in the plan's order,
+// as far ahead as there are slots, so reads also run ahead of compute.
 //   one rank, whole blocks in host memory: the shard is read straight into the block, and a
 //     gradient to which nothing is added is written straight from its slot
-//   else: through a stage of a shard's size, one for each sequence, in memory of the inner back end
-// The bits are those of memory: the inner back end computes them.
+//   else: through a transfer buffer of a shard's size, one for each sequence, in memory of the
+//     inner back end
+// The inner back end computes, so the bits are those of memory.
 //
-// An operation without an operand in the file is the inner back end's, untouched.
-// Buffers: of operands in the file, until the task ends; of blocks that are read and written
-// straight, the slot has room for whole blocks of the file.
-// Failure: an Error that names the unit, and the peers are aborted; an error of the inner back end
-// passes through.
+// An operation without an operand in the file goes to the inner back end unchanged.
+// Buffers: operands in the file are lent until the task ends; a slot that is read or written
+// directly has room for a multiple of the file's alignment.
+// Failure: an Error that names the unit, after which the peers are aborted; an error of the inner
+// back end is passed on.
 // Thread rule: the loop's thread.
-// Cancel rule: as the inner back end; what is read or written under way runs to its end.
+// Cancel rule: that of the inner back end; reads and writes under way run to their end.
 #pragma once
 
 #include <cstddef>
@@ -33,11 +34,11 @@ class StateFileBackend final : public CollectiveBackend {
   struct Options {
     CollectiveBackend* inner = nullptr;  // outlives this one
     StateFile* file = nullptr;           // open before the first operation; outlives this one
-    // Memory of `inner`, as StateFile::Transfer wants it: room for the largest shard, and for the
-    // largest accumulator. Null: blocks are read and written straight.
+    // Memory of `inner`, aligned for StateFile::Transfer: room for the largest shard, and for the
+    // largest accumulator. Null: blocks are read and written directly.
     std::byte* shard_stage = nullptr;
     std::byte* accumulator_stage = nullptr;
-    /// Names the array at an address of the file: "weights of "block 3"".
+    /// Returns the name of the array at an address of the file: "weights of "block 3"".
     std::function<std::string(const void* array)> name_of;
   };
 

@@ -1,10 +1,9 @@
 // actors/gpu/sum_kernels.hpp — sums of gradients on a GPU, with their exact norm, as a table of
-// functions: C++17, for nvcc as well. Behind NCCL's transfers several ranks' parts are added, on
-// one rank a gradient to what is there.
+// functions: C++17, for nvcc as well. After NCCL's transfers they add several ranks' parts; on one
+// rank they add a gradient to the accumulator.
 //
-// sum_kernels.cu fills it where CUDA is found, tests with functions of the CPU.
-// Thread rule: any thread; launches go to `stream`, a cudaStream_t of the device in use on that
-// thread.
+// sum_kernels.cu fills the table if CUDA is found; tests fill it with functions for the CPU. Thread
+// rule: any thread; launches go to `stream`, a cudaStream_t of the device in use on that thread.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +12,7 @@
 namespace tandem {
 
 /// accumulator = or += ((rank 0's + rank 1's) + ...), each addition rounded to fp32: the bits of
-/// the CPU's `accumulate`. (Of a NaN only that it is one: its payload is the device's.)
+/// the CPU's `accumulate`. (A NaN stays a NaN, but its payload depends on the device.)
 struct RankOrderSum {
   const void* own = nullptr;  // this rank's part: `elements`
   // rank r's part at r * stride_bytes; the place at `rank` is not read
@@ -39,7 +38,7 @@ struct SumKernels {
   /// The norm of nothing.
   int (*clear_norm)(std::uint64_t* norm, void* stream);
 
-  /// The real ones. Throws Error(kRefused) where the build has none.
+  /// Returns the GPU's kernels. Throws Error(kRefused) if the build has none.
   [[nodiscard]] static const SumKernels& load();
 };
 

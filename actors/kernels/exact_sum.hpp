@@ -1,4 +1,4 @@
-// actors/kernels/exact_sum.hpp — the exact sum of non-negative doubles, whatever their order and
+// actors/kernels/exact_sum.hpp — the exact sum of non-negative doubles, the same for any order and
 // partition.
 //
 // A fixed-point number wide enough for every double, in base-2^32 digits kept in 64-bit words.
@@ -23,7 +23,7 @@ class ExactSum {
   static constexpr std::size_t kDigits = 68;
   static constexpr std::size_t kLimbs = kDigits + 2;
 
-  /// Adds `value` >= 0, infinity or NaN. Negative values are our own mistake and end the process.
+  /// Adds `value` >= 0, infinity or NaN. A negative value is a bug and ends the process.
   void add(double value) noexcept;
 
   /// Adds another sum, of other elements.

@@ -1,4 +1,4 @@
-// actors/kernels/finite.hpp — whether values are numbers.
+// actors/kernels/finite.hpp — finds values that are not finite.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-/// Index of the first NaN or infinity among `count` values of `type`, which need not be aligned;
-/// `count`: there is none. Reads once, at the speed of memory. Any thread.
+/// Returns the index of the first NaN or infinity among `count` values of `type`, which need not be
+/// aligned; `count` if there is none. Reads the values once, at the speed of memory. Any thread.
 [[nodiscard]] std::size_t first_not_finite(const void* values, DType type,
                                            std::size_t count) noexcept;
 

@@ -1,12 +1,12 @@
 // actors/kernels/matrix_product.hpp — products of fp32 matrices, tile by tile, in an order of
-// additions that shapes alone decide.
+// additions that depends only on shapes.
 //
 //   C = alpha * A B + beta * D       or, with b_across, alpha * A B^T + beta * D
 //
 // All are row-major and dense. An element is one chain of fused multiply-adds along K, from 0, then
-// alpha and beta: so its bits depend neither on the tile it is in nor on who computes it, but, as a
-// GEMM's, on whether the processor fuses.
-// It is for what is few and must be the same everywhere (orthogonalize.hpp); the layers' GEMMs are
+// alpha and beta: so its bits depend neither on its tile nor on the thread, but, like a GEMM's, on
+// whether the processor fuses.
+// It serves small work that must be the same everywhere (orthogonalize.hpp); the layers' GEMMs are
 // in models/kernels.
 #pragma once
 
@@ -29,7 +29,7 @@ struct MatrixProduct {
 
 [[nodiscard]] std::size_t product_tiles(const MatrixProduct& product) noexcept;
 
-/// One tile of C. Any thread; different tiles may run at the same time.
+/// Computes one tile of C. Any thread; different tiles may run at the same time.
 void compute_product_tile(const MatrixProduct& product, std::size_t tile);
 
 }  // namespace tandem

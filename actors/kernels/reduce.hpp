@@ -1,5 +1,5 @@
-// actors/kernels/reduce.hpp — accumulate gradients in fp32, their sum of squares and finite check,
-// and casts.
+// actors/kernels/reduce.hpp — accumulates gradients in fp32, with their sum of squares and check
+// for finite values; casts.
 //
 // The sum of squares is taken per block of kNormBlock elements at fixed flat positions (block b is
 // the elements [b * kNormBlock, (b + 1) * kNormBlock)), in double: 16 lanes, element i goes to lane
@@ -20,7 +20,7 @@ namespace tandem {
 
 inline constexpr std::size_t kNormBlock = 512;
 
-/// The findings of the last pass over a gradient; they merge over chunks, units and ranks in any
+/// The norm and the first bad element of a gradient; norms of chunks, units and ranks merge in any
 /// order.
 struct GradientNorm {
   ExactSum sum_of_squares;
@@ -51,7 +51,8 @@ void accumulate_with_norm(float* accumulator, const void* gradient, DType gradie
                           std::size_t begin, std::size_t end, AccumulateMode mode,
                           GradientNorm& norm);
 
-/// The norm of values[begin, end) alone; same bits as accumulate_with_norm of the same values.
+/// Adds the norm of values[begin, end) to `norm`; same bits as accumulate_with_norm of the same
+/// values.
 void add_norm(const void* values, DType type, std::size_t begin, std::size_t end,
               GradientNorm& norm);
 
@@ -61,9 +62,9 @@ void add_norm(const void* values, DType type, std::size_t begin, std::size_t end
 void cast(const void* from, DType from_type, void* to, DType to_type, std::size_t begin,
           std::size_t end);
 
-/// to[0, count) = from[0, count) as fp32, for what is not read soon: as cast, with non-temporal
-/// stores, which spare the read of the lines that they write. `from` need not be aligned. Not
-/// overlapping.
+/// to[0, count) = from[0, count) as fp32, for data that is not read soon: as cast, with
+/// non-temporal stores, which do not read the lines that they write. `from` need not be aligned.
+/// Not overlapping.
 void widen_past_caches(const void* from, DType from_type, float* to, std::size_t count);
 
 }  // namespace tandem

@@ -1,15 +1,15 @@
-// actors/kernels/simd_limit.hpp — the widest instructions that kernels use, where the user wants
-// less than the CPU has.
+// actors/kernels/simd_limit.hpp — limits the instructions that kernels use, if the user wants less
+// than the CPU has.
 //
-// TANDEM_SIMD makes a run behave as on a lesser processor: to repeat its bits, or to look for a
-// fault of one kernel. The limit holds from the start of the program on.
+// With TANDEM_SIMD a run behaves as on a lesser processor: to repeat its bits, or to find a bug in
+// one kernel. The limit is read at the start of the program.
 #pragma once
 
 #include <cstdint>
 
 namespace tandem {
 
-/// Each includes those behind it.
+/// Each value allows those after it, too.
 enum class SimdLimit : std::uint8_t { kTiles, kAvx512, kAvx2, kSse4 };
 
 /// TANDEM_SIMD: "avx512" (no tile unit), "avx2", "sse4"; kTiles where it is not set, or "auto".

@@ -1,4 +1,4 @@
-// actors/kernels/simd_target.hpp — which of the compiled widths the kernels run with on this CPU.
+// actors/kernels/simd_target.hpp — the compiled SIMD target that kernels use on this CPU.
 #pragma once
 
 namespace tandem {
@@ -6,7 +6,7 @@ namespace tandem {
 /// Highway's name of it: "AVX3_ZEN4", "AVX2", "EMU128" (no vectors), ... Any thread.
 [[nodiscard]] const char* simd_target() noexcept;
 
-/// Whether there are vectors at all.
+/// Whether the target has vector instructions.
 [[nodiscard]] bool has_simd() noexcept;
 
 }  // namespace tandem

@@ -4,8 +4,8 @@
 // Included by the kernels' sources after hwy/highway.h, inside their foreach_target passes (hence
 // no #pragma once). Highway's own fp32->bf16 conversion truncates on several targets, and its
 // emulated fp16 ones flush denormals; those here round to nearest even everywhere, overflow to
-// infinity, keep denormals, and keep NaN a NaN (quiet bit set, upper payload bits kept). Where the
-// CPU converts fp16 itself, its instruction does just that.
+// infinity, keep denormals, and keep NaN a NaN (quiet bit set, upper payload bits kept). CPUs that
+// convert fp16 have an instruction with the same rounding.
 // Invariant: every function is exact or rounds by IEEE-754 lane by lane, so no result depends on
 // the vector's width.
 #if defined(TANDEM_ACTORS_KERNELS_VECTOR_INL) == defined(HWY_TARGET_TOGGLE)

@@ -1,4 +1,4 @@
-// actors/memory/busy_time.hpp — the time in which at least one of several things was under way.
+// actors/memory/busy_time.hpp — the time in which at least one of several operations was under way.
 //
 // Thread rule: the loop's thread.
 //
@@ -13,7 +13,7 @@ namespace tandem {
 
 class BusyTime {
  public:
-  /// Something is under way while it lives.
+  /// While one lives, an operation is under way.
   class Working {
    public:
     explicit Working(BusyTime& of) noexcept : of_(of) { of_.enter(); }

@@ -1,8 +1,8 @@
-// actors/memory/device_buffers.hpp — device memory that is kept permanently, and whether an address
-// is in it.
+// actors/memory/device_buffers.hpp — device memory that lives as long as this object, with a test
+// whether an address is in it.
 //
-// Invariant: memory that allocate() gave lives until this is destroyed. Thread rule: the loop's
-// thread; holds() is asked in steps, and finds its answer in logarithmic time.
+// Invariant: memory of allocate() lives until this object is destroyed.
+// Thread rule: the loop's thread; holds() is called in steps, and takes logarithmic time.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace tandem {
 
 class DeviceBuffers {
  public:
-  /// Its content is undefined. Throws DeviceOutOfMemory.
+  /// Allocates memory with undefined content. Throws DeviceOutOfMemory.
   std::byte* allocate(Device& device, std::size_t bytes) {
     DeviceBuffer made = device.allocate(bytes);
     std::byte* const memory = made.data();

@@ -1,7 +1,5 @@
-// actors/memory/ring_queue.hpp — first in, first out, over one vector that grows and is never given
-// back.
-// The actors queue requests in it: after warm-up a push allocates nothing (std::deque does, block
-// by block).
+// actors/memory/ring_queue.hpp — a first-in, first-out queue over one vector that grows and never
+// shrinks. Actors queue requests in it: after warm-up a push does not allocate, as std::deque does.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +10,8 @@
 
 namespace tandem {
 
-/// T is default constructible and movable; a popped element's slot holds a moved-from T until it is
-/// used again.
+/// T is default constructible and movable; after a pop the vector keeps the moved-from T until that
+/// position is used again.
 template <class T>
 class RingQueue {
  public:

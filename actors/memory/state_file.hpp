@@ -1,21 +1,21 @@
-// actors/memory/state_file.hpp — optimizer state, weights and gradients in a file, under addresses
-// of their own.
+// actors/memory/state_file.hpp — optimizer state, weights and gradients in a file, with reserved
+// addresses.
 //
-// Arrays that lie in the file have addresses in a range that is reserved and never backed: an
-// address says where in the file its bytes are, and code that places, compares and hands on arrays
-// needs no other form of them. A touch of such an address faults at once.
-// The file has its full size before the first step, so that a full disk shows then. It is this
-// user's alone (0600) and has no name, so that no other process opens it and no run, however it
-// ends, leaves it behind; where a file system has no files without a name, it loses its name as
-// soon as it is open. It is read and written past the page cache, where the file system can.
-// Invariant: what was never written reads as zeros, and what was written is read as it was: each
-// block has a check sum in memory, 4 bytes for 4096. A pool's threads sum up what is large, so that
-// the loop goes on meanwhile.
-// Buffers: of a transfer, until its await returns. Transfers that are under way at the same time
-// touch different blocks of the file.
-// Errors: FileError, also of a file that has become shorter or holds other bytes; Error(kRefused)
-// where the disk has no room at the start. Thread rule: the loop's thread; the FileIo and the
-// pool outlive it. Cancel rule: transfers run to their end.
+// Arrays in the file have addresses in a reserved range without memory: an address gives the
+// position in the file, so code that places, compares and passes arrays needs no other type. An
+// access to such an address faults at once. The file has its full size before the first step, so
+// that a full disk shows then. Only this user can open it (0600), and it has no name, so that no
+// run leaves it behind; if the file system has no files without a name, the name is removed as soon
+// as the file is open. Reads and writes bypass the page cache if the file system can.
+// Invariant: bytes that were never written read as zeros, and written bytes are verified when they
+// are read: a check sum in memory covers each 4096 bytes. A pool's threads compute the sums of
+// large transfers, so that the loop stays free.
+// Buffers: a transfer's memory is lent until its await returns. Simultaneous transfers must use
+// different 4096-byte blocks of the file.
+// Errors: FileError, also for a file that has become shorter or has other bytes; Error(kRefused) if
+// the disk has no room at the start.
+// Thread rule: the loop's thread; the FileIo and the pool outlive it.
+// Cancel rule: transfers run to their end.
 #pragma once
 
 #include <cstddef>
@@ -39,15 +39,15 @@ class StateFile {
   /// Offsets, sizes and addresses of transfers are multiples of it.
   static constexpr std::size_t kAlignment = FileIo::kDirectAlignment;
 
-  /// Between an array in the file and memory; both begin at multiples of kAlignment, and have room
-  /// for whole blocks of it.
+  /// A copy between an array in the file and memory; both begin at multiples of kAlignment, and
+  /// their sizes are rounded up to it.
   struct Transfer {
     std::byte* in_file = nullptr;
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
   };
 
-  /// Reserves addresses. Throws Error(kRefused) where the system has none left.
+  /// Reserves addresses. Throws Error(kRefused) if the system refuses.
   explicit StateFile(std::size_t bytes);
   ~StateFile();
   StateFile(const StateFile&) = delete;
@@ -58,13 +58,13 @@ class StateFile {
     CpuPool* pool = nullptr;      // its threads sum up blocks
     std::string path;             // nothing may have this name
     std::size_t piece_bytes = 0;  // of a call; pieces of a transfer are asked for together
-    // Counts the time in which one of the file's transfers, or of another file's that has the same,
-    // is under way; outlives it.
+    // Counts the time in which transfers are under way; several files may share it. Outlives the
+    // file.
     BusyTime* busy = nullptr;
   };
-  /// Makes the file in the folder of the path, under that name where the file system needs one.
+  /// Makes the file in the path's folder; uses the name only if the file system needs one.
   Task<> open(Options options);
-  /// Memory of the check sums of a file of `bytes`.
+  /// Returns the bytes of the check sums for a file of `bytes`.
   [[nodiscard]] static constexpr std::size_t sums_bytes(std::size_t bytes) noexcept {
     return (bytes + kAlignment - 1) / kAlignment * sizeof(std::uint32_t);
   }
@@ -76,13 +76,13 @@ class StateFile {
            std::less<>()(array, static_cast<const void*>(data_ + bytes_));
   }
   [[nodiscard]] bool is_direct() const noexcept { return file_.is_direct(); }
-  /// Where in file() an array's address is.
+  /// Returns the position in file() of an array's address.
   [[nodiscard]] std::uint64_t offset_of(const void* array) const noexcept {
     return static_cast<std::uint64_t>(static_cast<const std::byte*>(array) - data_);
   }
   [[nodiscard]] const IoFile& file() const noexcept { return file_; }
 
-  /// `what`: names the transfer in a report of what waits too long.
+  /// `what`: the transfer's name in reports of long waits.
   Task<> read(std::vector<Transfer> transfers, Name what = "state file");
   Task<> write(std::vector<Transfer> transfers, Name what = "state file");
 
@@ -100,7 +100,8 @@ class StateFile {
   Task<> transfer(std::vector<Transfer> transfers, Name what, MovePiece move_piece);
   static Task<> read_piece(Piece piece);
   static Task<> write_piece(Piece piece);
-  /// use_sum(block, sum) for each block of the piece, on a thread of the pool where it is large.
+  /// Calls use_sum(block, sum) for each 4096 bytes of the piece, on a thread of the pool if it is
+  /// large.
   template <class UseSum>
   Task<> sum_up(Transfer piece, UseSum use_sum);
 
@@ -113,7 +114,7 @@ class StateFile {
   std::uint64_t bytes_written_ = 0;
 };
 
-/// The error of a run that cannot read or write `what` there, and ends.
+/// Returns the error of a run that ends because it cannot read or write `what` there.
 [[nodiscard]] Error nvme_failure(std::string_view done, std::string_view what,
                                  const FileError& error);
 

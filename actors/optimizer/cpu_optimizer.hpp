@@ -1,41 +1,38 @@
 // actors/optimizer/cpu_optimizer.hpp — the optimizer of all units of a rank, on the pool, earliest
 // deadline first.
 //
-// A unit's update is cut into chunks at fixed positions (multiples of kNormBlock; where they lie
+// A unit's update is cut into chunks at fixed positions (multiples of kNormBlock; their size
 // changes no bit), and chunks are handed to the unit's runner in slices: a few chunks of one unit.
 // A runner is the pool, or a device that has the unit's state or gets it slice by slice
-// (update_runner.hpp). Before each slice the queued unit of that runner with the earliest deadline
-// is chosen, so a late, urgent unit waits for two slices at most, not for a large unit's end. A few
-// slices are under way at any time: while one runs out, the pool already has the next, and does not
-// idle between units.
-// A unit begun ahead of the verdict is finished first: each gradient is more urgent than those
-// before it, and where the optimizer is the slower one every unit would be left half done by the
-// next, to be finished out of place, which takes longer. An update that had not begun at the
-// verdict is done in place. The work before each deadline is the same either way.
+// (update_runner.hpp). Each slice is taken from the queued unit of that runner with the earliest
+// deadline, so an urgent unit waits for two slices at most, not for a large unit's end. A few
+// slices are under way at any time, so the pool does not idle between slices. A speculative update
+// that has begun is finished first: each gradient is more urgent than those before it, so if the
+// optimizer is slower than backward, the next unit would interrupt every unit, which would then be
+// finished out of place, and that takes longer. An update that has not begun at the verdict is done
+// in place. The work before each deadline is the same either way.
 //
-// States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update may be
-// asked for ahead of the step's verdict, for units with a shadow (update_pass.hpp): it then waits
-// at its end until the same update is asked for without `speculative`. If its constants are the
-// same, the speculative pass is the update, and only pointers are swapped; if they differ it is
-// done again from the old state; RollBackUpdates ends it with the old bits. An update that had not
-// begun when the verdict came is an ordinary one.
+// States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update of a
+// unit with a shadow (update_pass.hpp) may be requested before the step's verdict. At its end it
+// waits until the same update is requested without `speculative`. If the constants are the same,
+// the speculative pass counts, and only pointers are swapped; if they differ, the update is redone
+// from the old state; RollBackUpdates restores the old bits. An update that has not begun at the
+// verdict is an ordinary one.
 //   speculative: queued -> running -> waiting -> idle, by
 //                (the same) swap | (others) running again | (no verdict, or skip) running back
-// A checkpoint that is being written holds the units whose state it still reads: an update that is
-// asked for meanwhile stays queued, and begins when the hold ends. So a save needs no copy of the
-// state, and waits for the updates of its own step only.
-// A joint update (LAMB, Muon) has two halves. DirectUnit moves the moments on and writes the
-// direction, in chunks of the same queue; what the direction's tensor has in common is the asker's
-// between the two; the UpdateUnit that follows is an ordinary one.
+// A checkpoint freezes (holds) the units whose state it still reads: their updates stay queued
+// until EndHold. So a save needs no copy of the state, and waits only for the updates of its own
+// step. A joint update (LAMB, Muon) has two halves. DirectUnit updates the moments and writes the
+// direction, in chunks of the same queue; then the requester does what concerns the whole tensor;
+// the UpdateUnit that follows is an ordinary one.
 //   idle -> directing -> idle -> queued -> running -> idle
-// The weight is written by the second half alone. No hold begins between the two: a step asks for
-// both before it ends.
-// UpdateStarts goes to the unit's shard before its first slice; ParamReady, or UpdateRolledBack,
-// after its last chunk.
-// Buffers, from UpdateUnit to ParamReady or UpdateRolledBack: the state, the gradient (the bucket's
-// accumulator) and the weight (the shard's bytes) of that unit are the optimizer's; before and
-// after, gradient and weight belong to the bucket and the shard. The weight is fully written when
-// ParamReady is sent, on every thread's view.
+// Only the second half writes the weight. A hold cannot begin between the two, because a step
+// requests both before it ends. UpdateStarts goes to the unit's shard before its first slice;
+// ParamReady, or UpdateRolledBack, after its last chunk. Buffers, from UpdateUnit to ParamReady or
+// UpdateRolledBack: the state, the gradient (the bucket's accumulator) and the weight (the shard's
+// bytes) of that unit are the optimizer's; before and after, gradient and weight belong to the
+// bucket and the shard. The weight is fully written when ParamReady is sent, on every thread's
+// view.
 #pragma once
 
 #include <cstddef>
@@ -53,9 +50,9 @@
 
 namespace tandem {
 
-/// All of the unit's shard, but for frozen elements. The smaller the deadline, the sooner; equal
-/// ones in the order of arrival. `steps`, one for each parameter group, is lent until the
-/// ParamReady or UpdateRolledBack that follows.
+/// Updates the unit's shard, except frozen elements. Smaller deadlines first; equal ones in the
+/// order of arrival. `steps`, one for each parameter group, is lent until the ParamReady or
+/// UpdateRolledBack that follows.
 struct UpdateUnit {
   std::uint32_t unit = 0;
   const UpdateStep* steps = nullptr;  // [group]
@@ -65,9 +62,9 @@ struct UpdateUnit {
   bool redo = false;         // what was done ahead does not count, whatever its constants
 };
 
-/// The first half of a joint update (direction.hpp), behind the verdict or, where the verdict asks
-/// for it, ahead of it; the unit's UpdateUnit of the second half follows in the same step. No
-/// update of the unit is queued or running. Replies when all of the shard is done. `direction` and
+/// The first half of a joint update (direction.hpp), after the verdict, or before it if the verdict
+/// depends on it; the unit's UpdateUnit, the second half, follows in the same step. No update of
+/// the unit may be queued or running. Replies when the whole shard is done. `direction` and
 /// `steps`, one for each parameter group, are lent until then.
 struct DirectUnit {
   using Reply = void;
@@ -80,7 +77,7 @@ struct DirectUnit {
 struct OptimizerCounters {
   std::uint64_t updates = 0;   // units done
   std::uint64_t elements = 0;  // of these
-  // of the updates, those that were made ahead of the verdict and counted
+  // of the updates, those that were speculative and committed
   std::uint64_t speculative = 0;
   std::uint64_t redone = 0;       // done a second time
   std::uint64_t rolled_back = 0;  // ended with the old bits
@@ -89,36 +86,36 @@ struct OptimizerCounters {
   std::size_t queued_max = 0;
 };
 
-/// Replies when nothing is queued or running, but for what is ahead of the verdict.
+/// Replies when no update is queued or running, except speculative ones.
 struct DrainOptimizer {
   using Reply = OptimizerCounters;
 };
 
-/// There is no verdict, or it says skip: replies when every unit that was updated ahead has its old
+/// For a skip, or without a verdict: replies when every speculatively updated unit has its old
 /// bits.
 struct RollBackUpdates {
   using Reply = OptimizerCounters;
 };
 
-/// From now on no unit's state changes, but by updates asked for before. Between steps: no update
-/// is ahead of a verdict. Units without state are left alone.
+/// Freezes the state of all units; only updates requested before still change it. Call it between
+/// steps, without speculative updates. Units without state are not affected.
 struct HoldUnits {
   using Reply = std::size_t;  // units held
 };
 
-/// Replies when the held unit's update, asked for before the hold, has ended.
+/// Replies when the last update of the frozen unit, requested before the hold, has ended.
 struct AwaitHeld {
   using Reply = bool;  // whether the unit is held at all
   std::uint32_t unit = 0;
 };
 
-/// Replies with a held unit that an update is waiting for, each once; nothing when no unit is held
-/// any more.
+/// Replies with a frozen unit that an update waits for, each once; with nullopt when no unit is
+/// frozen any more.
 struct NextWanted {
   using Reply = std::optional<std::uint32_t>;
 };
 
-/// The unit's state may change again.
+/// Allows updates of the unit's state again.
 struct EndHold {
   std::uint32_t unit = 0;
 };
@@ -155,21 +152,21 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DirectUnit, DrainOpt
 
   /// Loop thread.
   [[nodiscard]] const OptimizerCounters& counters() const noexcept { return counters_; }
-  /// Loop thread: units whose update ahead of the verdict is through.
+  /// Loop thread: returns the number of units whose speculative update has ended.
   [[nodiscard]] std::size_t waiting_for_verdict() const noexcept;
-  /// Loop thread; while no update of the unit is queued or running. Where its state lies changes
-  /// with each step.
+  /// Loop thread; call it while no update of the unit is queued or running. The addresses of its
+  /// state change with each step.
   [[nodiscard]] const UpdatedUnit& state_of(std::size_t unit) const noexcept {
     return options_.units[unit].state;
   }
-  /// Loop thread: until when a hold kept an update of the unit waiting; the clock's epoch if none
-  /// ever did.
+  /// Loop thread: returns the time until which a hold last delayed an update of the unit; the
+  /// clock's epoch if none did.
   [[nodiscard]] TimePoint held_back_until(std::size_t unit) const noexcept {
     return holds_[unit].kept_waiting_until;
   }
 
  private:
-  /// The units of one runner. Those of different runners are updated side by side.
+  /// The units of one runner. Different runners work at the same time.
   struct RunnerQueue {
     UpdateRunner* runner = nullptr;
     std::vector<std::uint32_t> queue;  // units with chunks not handed out, unordered
@@ -184,7 +181,7 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DirectUnit, DrainOpt
     std::size_t chunks = 0;          // of the pass; 0: idle
     std::size_t next_chunk = 0;      // not handed out yet
     std::size_t done = 0;
-    // that the speculative pass has written, when another one follows
+    // chunks that the speculative pass has written, if a redo or rollback follows
     std::size_t speculative_chunks = 0;
     DirectUnit directs;  // with a direction: the job is this, and no update
   };

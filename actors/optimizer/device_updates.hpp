@@ -1,22 +1,21 @@
-// actors/optimizer/device_updates.hpp — updates on an accelerator, of state that lies in its memory
-// or comes through it.
+// actors/optimizer/device_updates.hpp — updates on an accelerator, of state in its memory or copied
+// through it.
 //
-// Those of a unit's arrays that are device memory are updated where they lie. Host memory passes
-// through a stage: the elements that the pass reads are copied to the device, the kernel works
-// there, and the elements that it wrote are copied back. So one mechanism serves both placements:
-// with all of a unit's state on the device no byte crosses the link, with master and moments on the
-// host a gradient that lies on the device never leaves it.
+// A unit's arrays in device memory are updated in place. Arrays in host memory go through a
+// transfer buffer (`Stage`) on the device: the elements that the pass reads are copied in, the
+// kernel runs, and the elements that it wrote are copied out. So one mechanism serves both
+// placements: with all of a unit's state on the device no byte crosses the link, with master and
+// moments on the host a gradient on the device stays there.
 //   resident   kernel
 //   streamed   copy in | kernel | copy out, slices overlapping
-// The ring has a stage for each slice under way, so that one comes in while another is updated and
-// a third goes out.
-// The kernel is that of a GPU, which has the host's bits (update_kernels.hpp). On a simulated
-// device, whose memory is the host's, it is the host's own run_update_pass(), and takes the time
-// that its bytes take in the device's memory.
-// Buffers: the host's arrays of a slice are the device's from run() to its end; copies of other
-// slices touch other elements.
-// Failure: a DeviceError ends the slice, and the device does nothing any more. Nothing is allocated
-// after the start, but for what the device's queues take.
+// The ring has a transfer buffer for each slice under way: one is copied in, another is updated, a
+// third is copied out. A GPU's kernel has the host's bits (update_kernels.hpp). A simulated device,
+// whose memory is the host's, runs the host's run_update_pass() and takes as long as its bytes take
+// in the device's memory.
+// Buffers: a slice's host arrays are lent to the device from run() to its end; copies of other
+// slices use other elements.
+// Failure: a DeviceError ends the slice and all later ones. After the start only the device's
+// queues allocate.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -67,7 +66,7 @@ class DeviceUpdates final : public UpdateRunner {
     std::vector<StagedArray> arrays;
   };
 
-  /// Makes the view, and says what the kernel touches, in bytes.
+  /// Sets the view, and returns the bytes that the kernel reads and writes.
   [[nodiscard]] std::size_t prepare(Stage& stage, const UpdateSlice& slice) const;
   void copy(const Stage& stage, bool in);
 

@@ -1,20 +1,18 @@
-// actors/optimizer/file_updates.hpp — updates on the pool of state that lies in a file.
+// actors/optimizer/file_updates.hpp — updates, on the pool, of state in a file.
 //
-// Those of a unit's arrays that lie in the file pass through a stage in memory:
+// A unit's arrays in the file go through a transfer buffer (`Stage`) in memory:
 //   read | update | write, slices overlapping
-// A stage for each slice under way, so that while one is updated others come in and go out. Slices
-// are taken in the order of the optimizer's deadlines, so reads are asked for in that order, and a
-// unit counts as updated when its last slice has been written.
-// The pass itself is the pool's: it sees the unit's arrays where they are, but for those of the
-// file, whose addresses are moved so that the slice's elements lie in the stage.
-// Weights and gradients that lie in the file pass through it as state does; a gradient is only
-// read, and a weight that is cast from its master only written.
-// Ahead of the verdict a slice is updated in its stage as behind it, and written to the shadow,
-// which lies in the file as well. So the file still has the old state: doing it again is an update
-// in place, and taking it back casts the weight from the old master.
-// Invariant: what no range covers is read and written back as it was. A slice's arrays begin at
-// blocks of the file, so slices never share one.
-// Failure: an Error that names the unit ends the slice; nothing more can be updated then.
+// Each slice under way has a buffer, so while one is updated others are read and written. Slices
+// are taken in the order of the optimizer's deadlines, so reads are issued in that order; a unit is
+// updated when its last slice has been written. The pool runs the pass: arrays in memory are used
+// in place; for arrays in the file it gets addresses at which the slice's elements lie in the
+// buffer. Weights and gradients in the file are handled like state; a gradient is only read, and a
+// weight that is cast from its master only written. A speculative update writes to the shadow,
+// which also lies in the file. So the file keeps the old state: a redo is an update in place, and a
+// rollback casts the weight from the old master.
+// Invariant: elements outside of the ranges are written back unchanged. A slice's arrays begin at
+// multiples of the file's alignment, so slices never share such a block.
+// Failure: an Error that names the unit ends the slice; nothing can be updated after that.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -32,7 +30,7 @@ namespace tandem {
 class FileUpdates final : public UpdateRunner {
  public:
   static constexpr std::size_t kSlices = 4;  // two coming in, one being updated, one going out
-  /// Elements whose arrays fill whole blocks of the file in every layout.
+  /// A multiple of elements whose arrays fill whole blocks of the file's alignment in every layout.
   static constexpr std::size_t kElementsAlignment = StateFile::kAlignment * kStateBlock;
 
   struct Options {
@@ -64,7 +62,7 @@ class FileUpdates final : public UpdateRunner {
     Transfers out;
   };
 
-  /// Makes the view; `pass`: what the pool does with it.
+  /// Sets the view, and returns the transfers; `pass`: the pass that the pool will run.
   [[nodiscard]] Moves prepare(Stage& stage, const UpdateSlice& slice, UpdatePass pass) const;
 
   Options options_;

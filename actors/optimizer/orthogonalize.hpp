@@ -1,5 +1,5 @@
-// actors/optimizer/orthogonalize.hpp — a matrix towards the nearest one with orthonormal rows or
-// columns, in place: Muon's direction.
+// actors/optimizer/orthogonalize.hpp — moves a matrix towards the nearest one with orthonormal rows
+// or columns, in place: Muon's direction.
 //
 //   X = G / (|G| + 1e-7)                     [G transposed, if it has more rows than columns]
 //   five times   A = X X^T;  B = b A + c A A;  X = a X + B X        a, b, c = 3.4445,
@@ -29,8 +29,8 @@ struct MatrixShape {
   [[nodiscard]] double cost() const noexcept;
 };
 
-/// `matrix`, row-major, and `scratch` (shape.scratch_floats()) are lent until the task ends; so is
-/// `pool`, which computes. A matrix of zeros stays one.
+/// `matrix`, row-major, and `scratch` (shape.scratch_floats()) are lent until the task ends, and so
+/// is `pool`, which computes. A matrix of zeros stays zero.
 Task<> orthogonalize(CpuPool* pool, float* matrix, MatrixShape shape, std::span<float> scratch);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// actors/optimizer/stage_ring.hpp — the stages through which slices pass: one for each slice that
-// may be under way, of equal parts of one memory.
+// actors/optimizer/stage_ring.hpp — a ring of transfer buffers (stages) for slices: one for each
+// slice that may be under way, equal parts of one memory.
 //
 // Stage: any struct with a `std::byte* memory`.
 // Thread rule: one thread, the loop's.
@@ -22,7 +22,7 @@ class StageRing {
   };
 
  public:
-  /// A stage of one's own, to its end.
+  /// Owns a stage of the ring until it is destroyed.
   class Loan {
    public:
     explicit Loan(Slot& slot) noexcept : slot_(slot) { slot_.taken = true; }
@@ -35,7 +35,7 @@ class StageRing {
     Slot& slot_;
   };
 
-  /// `memory` of count * stage_bytes outlives the ring; null: stages have none.
+  /// `memory` of count * stage_bytes outlives the ring; null: stages have no memory.
   StageRing(std::size_t count, std::byte* memory, std::size_t stage_bytes) : slots_(count) {
     for (std::size_t i = 0; i < count && memory != nullptr; ++i) {
       slots_[i].stage.memory = memory + i * stage_bytes;

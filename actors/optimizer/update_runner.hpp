@@ -1,14 +1,14 @@
-// actors/optimizer/update_runner.hpp — where a slice of an update is carried out: on the pool's
-// threads, or on a device.
+// actors/optimizer/update_runner.hpp — executes slices of updates: on the pool's threads, on a
+// device, or through a file.
 //
-// CpuOptimizer decides what is updated when, and in which pass; a runner only carries it out. One
-// queue, one protocol and the same bits for all of them, because each runs run_update_pass() on the
+// CpuOptimizer decides which unit is updated when, and in which pass; a runner only executes it.
+// All runners have the same queue, protocol and bits, because each runs run_update_pass() on the
 // same elements.
-// Contract: at most slices_under_way() slices at a time. A slice's task ends when all it writes is
-// in place and visible to every thread; its arrays and its steps are lent until then. An exception
-// means that nothing more can be updated.
+// Contract: at most slices_under_way() slices at a time. A slice's task ends when its results are
+// in place and visible to every thread; its arrays and steps are lent until then. After an
+// exception nothing can be updated.
 // Thread rule: the loop's thread.
-// Cancel rule: a slice that has begun is carried out.
+// Cancel rule: a slice that has begun is finished.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@
 
 namespace tandem {
 
-/// One pass over the elements [begin, end) of a unit's shard; both lie at chunks' boundaries, or at
-/// the shard's end.
+/// One pass over the elements [begin, end) of a unit's shard; both are chunk boundaries, or the
+/// shard's end.
 struct UpdateSlice {
   Name name = "update";  // in traces
   const UpdatedUnit* unit = nullptr;
@@ -30,7 +30,8 @@ struct UpdateSlice {
   UpdatePass pass = UpdatePass::kInPlace;
   std::size_t begin = 0;
   std::size_t end = 0;
-  // Not null: instead of the pass, write_direction() with the steps behind it. The pool's only.
+  // Not null: runs write_direction() with direction_steps instead of the pass. Only the pool does
+  // that.
   Direction* direction = nullptr;
   const DirectionStep* direction_steps = nullptr;  // [group]
 };
@@ -42,15 +43,15 @@ class UpdateRunner {
   UpdateRunner(const UpdateRunner&) = delete;
   UpdateRunner& operator=(const UpdateRunner&) = delete;
 
-  /// Chunks of CpuOptimizer::Options::chunk_elements that a slice has at most: how long an urgent
-  /// unit may have to wait.
+  /// Returns the most chunks (CpuOptimizer::Options::chunk_elements) in a slice, which limits how
+  /// long an urgent unit waits.
   [[nodiscard]] virtual std::size_t slice_chunks() const noexcept = 0;
-  /// How many slices keep this runner busy without a gap between two of them.
+  /// Returns the number of slices that keep this runner busy without gaps.
   [[nodiscard]] virtual std::size_t slices_under_way() const noexcept = 0;
   virtual Task<> run(UpdateSlice slice) = 0;
 };
 
-/// On the threads of a pool, chunk by chunk.
+/// Runs updates on the threads of a pool, chunk by chunk.
 class PoolUpdates final : public UpdateRunner {
  public:
   /// `pool` outlives the runner. slice_chunks 0: four for each of its threads.

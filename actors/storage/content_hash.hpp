@@ -1,5 +1,5 @@
-// actors/storage/content_hash.hpp — XXH3-128 of bytes: finds what a disk or a copy changed by
-// accident. No protection against someone who wants to deceive.
+// actors/storage/content_hash.hpp — XXH3-128 of bytes: detects accidental changes by a disk or a
+// copy. It does not protect against deliberate changes.
 //
 //   ContentHasher hasher;
 //   hasher.add(bytes);
@@ -26,7 +26,7 @@ struct ContentHash {
   bool operator==(const ContentHash&) const = default;
   /// 32 hex digits, lower case.
   [[nodiscard]] std::string text() const;
-  /// The hash that exactly such a text means; nothing for any other.
+  /// Returns the hash of such a text; nullopt for any other text.
   [[nodiscard]] static std::optional<ContentHash> parse(std::string_view text) noexcept;
 };
 

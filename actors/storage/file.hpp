@@ -1,9 +1,9 @@
-// actors/storage/file.hpp — whole files in, whole files out: what a reader of model files and a
-// writer of them stand on.
+// actors/storage/file.hpp — reads and writes whole files, for the readers and writers of model
+// files.
 //
-// Invariant: a path handed to AtomicFile either keeps what it held before or holds everything that
-// was appended; the bytes in between live under a name of their own that no loader looks at, and
-// are removed when anything fails.
+// Invariant: a path given to AtomicFile has either its old content or everything that was appended.
+// Until then the bytes are in a file with a temporary name, which no loader reads and which is
+// removed after a failure.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class FileHandle {
   [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
   [[nodiscard]] std::uint64_t size_bytes(const std::filesystem::path& path,
                                          std::string_view where) const;
-  /// Closes now; false if the system reports a write that failed late.
+  /// Closes the file; returns false if the system reports a failed write only now.
   bool close() noexcept;
 
  private:
@@ -48,14 +48,13 @@ void read_exactly(const FileHandle& file, std::uint64_t offset, std::span<std::b
 std::string read_file(const std::filesystem::path& path, std::string_view where,
                       std::uint64_t limit_bytes);
 
-/// Writes a file under a temporary name beside it; commit() makes it appear under its own name,
-/// durably. A link in its place is replaced itself, and never followed. One thread at a time.
-/// Destroyed without commit: the temporary file is removed.
+/// Writes a file under a temporary name beside it; commit() gives it its own name, durably. A link
+/// of that name is replaced, never followed. One thread at a time. The destructor removes the
+/// temporary file if commit() was not called.
 class AtomicFile {
  public:
-  /// Error (user input) where a folder, a pipe or a device has the name.
-  /// `expected_bytes` (0 = unknown) is reserved on disk at once, so that a full disk shows before
-  /// work is spent.
+  /// Error (user input) if a folder, a pipe or a device has the name. `expected_bytes` (0 =
+  /// unknown) is reserved on disk at once, so that a full disk shows before work is spent.
   AtomicFile(std::filesystem::path path, std::string where, std::uint64_t expected_bytes = 0);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -65,7 +64,7 @@ class AtomicFile {
   void append(std::string_view text);
   /// fsync of the content; called by commit() too.
   void sync();
-  /// sync, rename, fsync of the folder. Afterwards the object is done.
+  /// Syncs and renames the file, then syncs the folder. Call nothing afterwards.
   void commit();
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
@@ -85,11 +84,10 @@ class AtomicFile {
 /// AtomicFile in one call.
 void write_file(const std::filesystem::path& path, std::string_view where, std::string_view text);
 
-/// Makes the folder (and its parents); Error if that is impossible or nothing can be written into
-/// it.
+/// Makes the folder and its parents; Error if that fails or the folder is not writable.
 void make_writable_folder(const std::filesystem::path& folder, std::string_view where);
 
-/// fsync of a folder: makes the names in it durable.
+/// Syncs a folder: makes the names in it durable.
 void sync_folder(const std::filesystem::path& folder, std::string_view where);
 
 }  // namespace tandem

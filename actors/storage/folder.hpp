@@ -1,11 +1,12 @@
-// actors/storage/folder.hpp — whole folders: made at once or not at all, held by one process, and
+// actors/storage/folder.hpp — folders that appear as a whole or not at all, locks of folders, and
 // the room on their disk.
 //
-// Invariant: whenever the process or the power ends, the path of an AtomicFolder holds all of the
-// older folder or all of the new one. On a file system that cannot exchange two names (network file
-// systems) there is a moment without either; the older one then lies beside as NAME.old-<nonce>,
-// and the next AtomicFolder of the path puts it back. Nothing is removed but what has one of our
-// own nonces in its name, and links are never followed. Thread rule: one thread at a time.
+// Invariant: whenever the process is killed or the power fails, the path of an AtomicFolder has all
+// of the older folder or all of the new one. On a file system that cannot exchange two names
+// (network file systems) there is a moment without either; then the older one is called
+// NAME.old-<nonce>, and the next AtomicFolder of the path restores its name. Only files with one of
+// our nonces in their names are removed, and links are never followed.
+// Thread rule: one thread at a time.
 #pragma once
 
 #include <chrono>
@@ -21,20 +22,20 @@ namespace tandem {
 
 class AtomicFolder {
  public:
-  /// Makes an empty folder beside `path`, of a name of its own, and removes those that killed
-  /// processes left there. A link in the place of `path` is followed. Error (`where`, the path, the
-  /// system's reason) where that is impossible.
+  /// Makes an empty folder with a temporary name beside `path`, and removes those that killed
+  /// processes left there. If `path` is a link, it is followed. Error (`where`, the path, the
+  /// system's reason) if that fails.
   AtomicFolder(const std::filesystem::path& path, std::string where);
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
-  ~AtomicFolder();  // without commit(): the new folder goes, the older one stays
+  ~AtomicFolder();  // without commit(): the new folder is removed, the older one stays
 
   /// The new folder, until commit(). Its files must be synced by their writer.
   [[nodiscard]] const std::filesystem::path& temporary() const noexcept { return temporary_; }
-  /// Takes along what the older folder holds and the new one does not, but for the entries whose
-  /// name `is_replaced`: files become hard links, or copies where the file system has none.
+  /// Adds the older folder's entries that the new one lacks, except those whose name `is_replaced`:
+  /// files as hard links, or as copies if the file system has none.
   void keep_others(const std::function<bool(std::string_view name)>& is_replaced);
-  /// The commit point: the new folder takes its name, durably; then the older one is removed.
+  /// Gives the new folder its name, durably; then removes the older one.
   void commit();
 
  private:
@@ -49,24 +50,26 @@ class AtomicFolder {
 };
 
 /// Removes the folders that killed AtomicFolders, and killed saves of a checkpoint of that name,
-/// left beside `path`, and puts an older one back whose place is empty.
+/// left beside `path`. If `path` is missing, restores the older folder's name.
 void remove_abandoned(const std::filesystem::path& path);
-/// Keeps remove_abandoned() of other processes from `folder` while the handle lives. Closed where
-/// the file system has no locks.
+/// Protects `folder` from other processes' remove_abandoned() while the handle lives. Returns a
+/// closed handle if the file system has no locks.
 [[nodiscard]] FileHandle hold_folder(const std::filesystem::path& folder);
-/// Whether a file of that name is one that a killed AtomicFile leaves: ".NAME.tmp-" and a nonce.
+/// Whether this is the name of a file that a killed AtomicFile leaves: ".NAME.tmp-" and a nonce.
 [[nodiscard]] bool is_abandoned_file(std::string_view name);
-/// Removes what killed AtomicFiles left in `folder`. Only for the one process that writes there.
+/// Removes the files that killed AtomicFiles left in `folder`. Only the one process that writes
+/// there may call it.
 void remove_abandoned_files(const std::filesystem::path& folder);
 
 inline constexpr std::string_view kLockName = "run.lock";
 
-/// A folder is this process's until the object goes: no lock outlives its process.
+/// Locks a folder for this process while the object lives; a lock ends with its process.
 class FolderLock {
  public:
-  /// `holder`: who other processes are told holds it. Throws user_error, naming the holder, where
-  /// another process does, and still does after `patience`; also where the lock's file is a link, a
-  /// pipe or a file with another name. Where the file system has no locks it is not locked.
+  /// `holder`: the text that other processes get about this one. Throws user_error, which names the
+  /// holder, if another process still has the lock after `patience`; also if the lock's file is a
+  /// link, a pipe or has further hard links. If the file system has no locks, the folder is not
+  /// locked.
   FolderLock(const std::filesystem::path& folder, std::string_view where, std::string_view holder,
              std::chrono::milliseconds patience = {});
   FolderLock(FolderLock&&) noexcept = default;
@@ -78,11 +81,11 @@ class FolderLock {
   FileHandle file_;
 };
 
-/// Bytes that a user without privileges may still write on the disk that holds `path`, or will hold
-/// it: the nearest of its parents that is there is asked. UINT64_MAX where that is not known.
+/// Returns the bytes that a user without privileges may still write on the disk of `path`; if
+/// `path` does not exist, of its nearest existing parent. UINT64_MAX if that is not known.
 [[nodiscard]] std::uint64_t free_disk_bytes(const std::filesystem::path& path);
-/// The files that may still be made there, likewise (inodes); UINT64_MAX where a file system has no
-/// such limit.
+/// Returns the number of files (inodes) that may still be made there; UINT64_MAX if the file system
+/// has no such limit.
 [[nodiscard]] std::uint64_t free_disk_files(const std::filesystem::path& path);
 
 }  // namespace tandem

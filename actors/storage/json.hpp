@@ -1,4 +1,4 @@
-// actors/storage/json.hpp — JSON files of other people, read strictly: a thin layer over
+// actors/storage/json.hpp — reads JSON files of unknown origin strictly: a thin layer over
 // simdjson's DOM.
 //
 // It adds what the library leaves open: a size limit, refusal of duplicate keys, and typed getters
@@ -64,7 +64,7 @@ class JsonValue {
 
   [[nodiscard]] simdjson::dom::element raw() const noexcept { return element_; }
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// The value as JSON, shortened to one glance.
+  /// Returns the value as JSON, shortened for a message.
   [[nodiscard]] std::string text() const;
 
   /// "[where] file: path: <complaint>; <advice>".
@@ -97,7 +97,7 @@ class JsonDocument {
   simdjson::dom::element root_;
 };
 
-/// The flag `key` of an object; `otherwise` where it is missing or null.
+/// Returns the flag `key` of an object; `otherwise` if it is missing or null.
 bool bool_or(const JsonValue& from, std::string_view key, bool otherwise);
 
 /// `text` as a JSON string, quotes included.

@@ -1,16 +1,16 @@
-// actors/storage/known_content.hpp — what a file is that is not what it should be, by its first
-// bytes.
+// actors/storage/known_content.hpp — recognises, by its first bytes, a file that is not of the
+// expected kind.
 #pragma once
 
 #include <string_view>
 
 namespace tandem {
 
-/// Bytes that are enough to tell.
+/// The number of first bytes that recognition needs.
 inline constexpr std::size_t kTellingBytes = 64;
 
-/// "is a pointer of Git LFS in the place of the file; fetch it: git lfs pull", as the end of a
-/// sentence about a file that begins so; empty where nothing is known.
+/// Returns the end of a sentence about a file that begins so, for example "is a pointer of Git LFS
+/// in the place of the file; fetch it: git lfs pull"; empty if it is not recognised.
 std::string_view known_content(std::string_view first) noexcept;
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
 // actors/storage/manifest.hpp — manifest.json of a checkpoint: its files, their tensors, and the
 // hash of each.
 //
-// Invariant: what parse() accepts has been written by json(), bit for bit (it carries a hash of its
-// own text), its files lie in the checkpoint's folder itself, and a file's tensors follow one
+// Invariant: parse() accepts only texts that json() has written, bit for bit (the text has a hash
+// of itself); its files lie directly in the checkpoint's folder, and a file's tensors follow one
 // another without gap or overlap up to the file's end.
 #pragma once
 
@@ -39,33 +39,35 @@ struct ManifestFile {
   std::vector<ManifestTensor> tensors;  // in the order of the data; none: not a file of tensors
 };
 
-/// The first tensor that holds a NaN or an infinity, as "FILE: tensor "NAME""; empty: none does.
+/// Returns the first tensor with a NaN or an infinity, as "FILE: tensor "NAME""; empty if there is
+/// none.
 [[nodiscard]] std::string first_not_finite(const std::vector<ManifestFile>& files);
 
 struct Manifest {
   std::int64_t step = 0;
   std::vector<ManifestFile> files;
 
-  /// Its text, to be written as it stands.
+  /// Returns the text to write.
   [[nodiscard]] std::string json() const;
   /// Error (user input, one line with `path` and the fault) for anything that json() would not
   /// write: another format or version, a changed bit, a name with '/', sizes that do not fit, ...
   static Manifest parse(const std::string& text, const std::string& path);
 };
 
-/// Makes the hash of a file and of each of its tensors while the bytes go by, in their order, and
-/// looks whether their values are finite.
+/// Computes the hash of a file and of each of its tensors from bytes that are added in order, and
+/// checks whether their values are finite.
 class FileHasher {
  public:
   /// Name, size and tensors of `file`; its hashes are ignored.
   explicit FileHasher(ManifestFile file) : file_(std::move(file)) {}
 
   void add(std::span<const std::byte> bytes);
-  /// The file with its hashes. Every byte has been added.
+  /// Returns the file with its hashes. Call it after every byte was added.
   [[nodiscard]] ManifestFile result();
 
  private:
-  // File and tensor take turns: the second reads what the first has brought into a near cache.
+  // The file's and the tensor's hash alternate: the second reads bytes that the first has brought
+  // into the cache.
   static constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 16;
 
   void finish_tensors();

@@ -1,8 +1,7 @@
-// actors/storage/manifest_text.hpp — what the texts of manifest.json and slices.json have in
-// common: a format and a version first, entries of files, and at the end the hash of everything
-// before it. Internal.
+// actors/storage/manifest_text.hpp — the common format of manifest.json and slices.json: a format
+// and a version first, entries of files, and at the end the hash of everything before it. Internal.
 //
-// Invariant: what is read back was written here, bit for bit.
+// Invariant: only texts that were written here, bit for bit, are accepted.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +15,8 @@
 
 namespace tandem {
 
-/// The document of a text that ends with its own hash, of that format and version. Error (user
-/// input) else; `path` is for its line.
+/// Parses a text of that format and version that ends with its own hash. Error (user input), with
+/// `path`, for any other text.
 JsonDocument parse_hashed(const std::string& text, const std::string& path, std::string_view format,
                           std::int64_t version);
 /// Throws unless the object has `count` members.
@@ -26,7 +25,7 @@ void check_members(const JsonValue& value, std::size_t count);
 std::string begin_hashed(std::string_view format, std::int64_t version);
 void end_hashed(std::string& text);
 
-/// Entries whose names differ, each with tensors that cover its data.
+/// Reads entries with distinct names, whose tensors cover their data.
 std::vector<ManifestFile> read_file_entries(const JsonValue& list);
 void write_file_entries(std::string& text, const std::vector<ManifestFile>& files);
 

@@ -1,10 +1,10 @@
-// actors/storage/mapped_file.hpp — a file's bytes as memory: read without a copy, as quickly as
-// the page cache gives them.
+// actors/storage/mapped_file.hpp — maps a file into memory: its bytes are read without a copy, at
+// the speed of the page cache.
 //
-// A mapped file that another program shortens, or whose disk fails, ends a program on access
+// If another program shortens a mapped file, or its disk fails, an access ends the program
 // (SIGBUS).
-// Invariant: inside read() and survives() it does not; they say so instead, and the caller asks the
-// descriptor for the reason. The first of them sets the process's handler of SIGBUS, which hands on
+// Invariant: inside read() and survives() it does not; they return false, and the caller asks the
+// descriptor for the reason. The first call sets the process's handler of SIGBUS, which passes on
 // every signal that is not theirs.
 #pragma once
 
@@ -23,7 +23,7 @@ namespace tandem {
 class MappedFile {
  public:
   MappedFile() = default;
-  /// Error (`where`, the path, the system's reason) if there is no address space for it.
+  /// Error (`where`, the path, the system's reason) if the file cannot be mapped.
   MappedFile(const FileHandle& file, std::uint64_t size_bytes, const std::filesystem::path& path,
              std::string_view where);
   MappedFile(MappedFile&& other) noexcept;
@@ -32,11 +32,11 @@ class MappedFile {
 
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data_, size_bytes_}; }
 
-  /// copy(span) of bytes [offset, offset + size), which the system is asked to fetch all at once.
-  /// Afterwards their pages lie in its cache as before, but no longer count as memory of this
-  /// process. False: they could not be had, and what copy wrote is void. Within its last page a
-  /// shortened file reads as zeros: compare its size afterwards. As survives() says, copy only
-  /// copies.
+  /// Calls copy(span) with the bytes [offset, offset + size), which the system is asked to fetch
+  /// all at once. Afterwards their pages stay in the page cache, but no longer count as memory of
+  /// this process. Returns false if the bytes could not be read; then the output of copy is
+  /// invalid. Within its last page a shortened file reads as zeros: compare its size afterwards.
+  /// The rules of survives() apply: copy only copies.
   template <class Copy>
   [[nodiscard]] bool read(std::uint64_t offset, std::uint64_t size, const Copy& copy) const {
     const std::span<const std::byte> part = bytes().subspan(offset, size);
@@ -46,8 +46,8 @@ class MappedFile {
     return whole;
   }
 
-  /// Calls access(); false if it met mapped bytes that could not be had. It is left by a jump then,
-  /// past destructors: it owns nothing, locks nothing and does not throw.
+  /// Calls access(); returns false if it accessed mapped bytes that could not be read. Then it is
+  /// left by a jump that skips destructors: so it must own nothing, lock nothing and not throw.
   template <class Access>
   [[nodiscard]] static bool survives(const Access& access) {
     return call_guarded([](const void* it) { (*static_cast<const Access*>(it))(); }, &access);

@@ -1,7 +1,7 @@
-// actors/storage/safetensors.hpp — one .safetensors file, read: 8 bytes of header length, a JSON
+// actors/storage/safetensors.hpp — reads a .safetensors file: 8 bytes of header length, a JSON
 // header, then raw tensors.
 //
-// The file is a stranger's: every number is checked before it is used.
+// The file is not trusted: every number is checked before it is used.
 // Invariant: after open() every tensor's bytes lie inside the file, tensors cover the data without
 // gap or overlap, and shape * element size is exactly each one's length.
 #pragma once
@@ -44,7 +44,7 @@ enum class TensorType : std::uint8_t {
 
 std::string_view name_of(TensorType type) noexcept;  // "F32", "BF16", ...
 std::size_t bytes_of(TensorType type) noexcept;
-/// The type that a safetensors file calls so.
+/// Returns the type with that name in safetensors files; nullopt for any other name.
 std::optional<TensorType> type_named(std::string_view name) noexcept;
 /// Product of the shape and the element size, or nothing when it does not fit into 63 bits.
 std::optional<std::uint64_t> checked_size_bytes(std::span<const std::int64_t> shape,
@@ -68,11 +68,11 @@ struct TensorInfo {
   }
 };
 
-/// Elements of the four float types as fp32. `bytes` holds out.size() elements; many of them are
-/// written past the caches. Error if the type is not F32, BF16, F16 or F64 (`name` and `file` are
+/// Converts elements of the four float types to fp32. `bytes` has out.size() elements; large
+/// outputs bypass the caches. Error if the type is not F32, BF16, F16 or F64 (`name` and `file` are
 /// for its text).
 void convert_to_f32(TensorType type, std::span<const std::byte> bytes, std::span<float> out);
-/// fp32 as F32, BF16 or F16, rounded to nearest even.
+/// Converts fp32 to F32, BF16 or F16, rounded to nearest even.
 void convert_from_f32(TensorType type, std::span<const float> values, std::span<std::byte> out);
 bool is_float(TensorType type) noexcept;  // F32, BF16, F16, F64
 
@@ -92,12 +92,12 @@ class SafetensorsFile {
   /// Error naming the file if there is no such tensor.
   [[nodiscard]] const TensorInfo& at(std::string_view name) const;
 
-  /// The tensor's bytes in the mapping (MappedFile::survives() is for a file that may shrink);
-  /// valid while this lives.
+  /// Returns the tensor's bytes in the mapping, valid while this object lives (for a file that may
+  /// shrink use MappedFile::survives()).
   [[nodiscard]] std::span<const std::byte> bytes(const TensorInfo& tensor) const noexcept;
 
-  /// Elements [begin, end) of a float tensor, row-major, as fp32. A file that was shortened
-  /// meanwhile is an Error. Any thread, several at once.
+  /// Reads the elements [begin, end) of a float tensor, row-major, as fp32. Error if the file was
+  /// shortened meanwhile. Any thread, several at once.
   void read_f32(const TensorInfo& tensor, std::int64_t begin, std::int64_t end, float* out) const;
   void read_f32(std::string_view name, std::int64_t begin, std::int64_t end, float* out) const {
     read_f32(at(name), begin, end, out);

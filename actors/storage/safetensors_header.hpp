@@ -1,5 +1,5 @@
-// actors/storage/safetensors_header.hpp — what a .safetensors file will hold, and its beginning,
-// for the code that writes one: sizes are known before the first byte.
+// actors/storage/safetensors_header.hpp — the header of a .safetensors file that will be written:
+// sizes are known before the first byte.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ struct TensorPlan {
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;
 };
 
-/// Length field and JSON header of a file with these tensors in this order; padded so that the
-/// data begins at a multiple of `alignment`, itself a multiple of 8.
+/// Returns the length field and JSON header of a file with these tensors in this order, padded so
+/// that the data begins at a multiple of `alignment`, which is a multiple of 8.
 std::string safetensors_header(std::span<const TensorPlan> tensors, std::size_t alignment = 8,
                                const std::map<std::string, std::string>& metadata = {
                                    {"format", "pt"}});

@@ -1,11 +1,11 @@
-// actors/storage/uncached_file.hpp — a file that is written past the page cache as far as that
-// goes.
+// actors/storage/uncached_file.hpp — a file whose writes bypass the page cache as far as possible.
 //
-// Whole blocks go to the disk from the memory they lie in where that is aligned as they are, else
-// by way of an aligned buffer. The bytes at both ends of a write that fill no block go through the
-// page cache, and so does everything in a small file and on a file system that has no other way.
-// Invariant: the file's bytes are those of plain writes. A block goes past the cache only if one
-// write() covers all of it, so writes of neighbours, also by other processes, never meet in it.
+// Whole disk blocks are written straight from the caller's memory if that has the same alignment,
+// else through an aligned buffer. The bytes at both ends of a write that do not fill a block go
+// through the page cache, and so does everything in a small file or on a file system without direct
+// I/O.
+// Invariant: the file's bytes are those of plain writes. A block bypasses the cache only if one
+// write() covers all of it, so it never contains bytes of two writers.
 // Thread rule: the loop's thread; FileIo and CpuPool outlive it.
 #pragma once
 
@@ -22,31 +22,30 @@
 
 namespace tandem {
 
-/// Large files are read, written and hashed in pieces of so much, each about 1 ms of hashing.
+/// Large files are read, written and hashed in pieces of this size; hashing one takes about 1 ms.
 inline constexpr std::size_t kStoragePieceBytes = std::size_t{4} << 20;
 
-/// Opens `path` past the page cache; nothing is open where the file system cannot.
+/// Opens `path` for direct I/O; returns a closed file if the file system has none.
 Task<IoFile> open_uncached(FileIo* io, std::string path, OpenMode mode);
 
 class UncachedFile {
  public:
-  /// Files smaller than this are not worth it.
+  /// Smaller files go through the page cache.
   static constexpr std::uint64_t kWorthBytes = std::uint64_t{1} << 20;
 
-  /// The offsets of whole blocks are multiples of it: the system's pages, and no less than
-  /// FileIo::kDirectAlignment.
+  /// The size of whole blocks: the system's page size, at least FileIo::kDirectAlignment.
   [[nodiscard]] static std::size_t block_bytes() noexcept;
 
-  /// For writing; the file exists and has its full size.
+  /// Opens for writing; the file exists and has its full size.
   Task<> open(FileIo* io, std::string path, std::uint64_t size_bytes);
-  /// `bytes` live until it returns. Several writes may be under way. Copies are made on `pool`, or
-  /// between other work of the loop where it is null.
+  /// `bytes` are lent until it returns. Several writes may be under way. Copies are made on `pool`
+  /// or, if that is null, on the loop between other work.
   Task<> write(std::uint64_t offset, std::span<const std::byte> bytes, CpuPool* pool);
   /// FileIo::share() into this file; `from` lives until it returns. Offsets and size are multiples
   /// of block_bytes().
   Task<bool> share(std::uint64_t offset, const IoFile* from, std::uint64_t from_offset,
                    std::uint64_t bytes, CpuPool* pool);
-  /// All written bytes are on the medium afterwards.
+  /// Makes all written bytes durable.
   Task<> sync();
   Task<> close();
   /// Closes without reporting errors.

@@ -1,9 +1,9 @@
-// engine/checkpoint/changed_settings.hpp — a line for every setting that decides a run's numbers
-// and is another one than in the checkpoint that the run goes on from.
+// engine/checkpoint/changed_settings.hpp — reports each setting that affects a run's numbers and
+// differs from the checkpoint that the run resumes.
 //
 // A resumed run takes its own settings: rates, decay, clipping, schedule. It keeps the checkpoint's
-// counts and states (docs/checkpoints.md has the table). Nothing is refused here: check_resume()
-// does that.
+// counts and states (docs/checkpoints.md has the table). check_resume() refuses what may not
+// differ; nothing is refused here.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@
 
 namespace tandem {
 
-/// `name: before in the checkpoint, after now: why it counts`, for keys of the resolved configs
-/// that change what a step computes, and for RunState::settings. A checkpoint that has neither, as
-/// after a conversion, gives no line.
+/// Returns a line `name: OLD in the checkpoint, NEW now: CONSEQUENCE` for each key of the resolved
+/// configs that changes what a step computes, and for each of RunState::settings. A checkpoint
+/// without these (a converted one) gives no line.
 [[nodiscard]] std::vector<std::string> changed_settings(const RunState& saved, const RunState& now);
 
 }  // namespace tandem

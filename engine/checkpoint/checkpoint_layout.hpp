@@ -1,16 +1,16 @@
-// engine/checkpoint/checkpoint_layout.hpp — which files a checkpoint has, and where in them each
-// element of a rank's state goes.
+// engine/checkpoint/checkpoint_layout.hpp — which files a checkpoint has, and the position of each
+// element of a rank's state in them.
 //
 //   master-00001-of-00002.safetensors       every parameter by its Hugging Face name, fp32; none
 //                                           of units that are frozen as a whole
 //   exp_avg-00001-of-00002.safetensors      what the optimizer has, likewise; none of frozen ones
 //   model.safetensors.index.json            so that Transformers reads the masters
 //
-// A tensor is whole and has the shape of the parameter, whatever the number of ranks, the stage,
-// the placement and the layout of the state: each rank writes the elements of its slices. So a
-// checkpoint is read on any number of ranks, by asking for other elements.
-// Where hosts have disks of their own, the files on a disk have the same names, and in them the
-// runs of elements that the disk's ranks keep (actors/checkpoint/slices.hpp).
+// A tensor is whole and has the parameter's shape, for every number of ranks, stage, placement and
+// layout of the state: each rank writes the elements of its slices. So any number of ranks can read
+// a checkpoint; each reads the elements of its own slices. Where hosts have disks of their own, the
+// files on a disk have the same names, and in them the runs of elements that the disk's ranks keep
+// (actors/checkpoint/slices.hpp).
 // Invariant: the files are the same for all ranks of a disk, and every element that lies there is
 // written by one of them.
 #pragma once
@@ -28,7 +28,8 @@
 
 namespace tandem {
 
-/// "master", or what torch.optim calls the moment: exp_avg, exp_avg_sq, momentum_buffer, sum.
+/// Returns the name of a state array: "master" for 0, else torch.optim's name of the moment
+/// (exp_avg, exp_avg_sq, momentum_buffer, sum).
 [[nodiscard]] std::string_view array_name(const UpdateConfig& optimizer, std::uint32_t array);
 
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
@@ -38,7 +39,8 @@ struct ElementRun {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
-/// The part of a unit's parameter that lies in that rank's slice of the unit; empty: nothing.
+/// Returns the elements of a unit's parameter that lie in that rank's slice of the unit; an empty
+/// run if there are none.
 [[nodiscard]] ElementRun kept_by(const RankLayout& layout, std::uint32_t rank, std::size_t unit,
                                  std::size_t parameter);
 
@@ -47,8 +49,9 @@ void name_array_files(std::span<PlannedFile> files, std::string_view array);
 
 struct CheckpointLayout {
   static constexpr std::uint64_t kMostFileBytes = std::uint64_t{5} << 30;  // one unit may be more
-  // A unit of that size begins a file where it would begin within a block of the one before: so
-  // its arrays lie in the files of state and checkpoint at the same places within blocks.
+  // A unit of at least this size begins a new file if it would not begin at a disk block's
+  // boundary. So its arrays have the same offsets within disk blocks in the file of state and in
+  // the checkpoint, which sharing them needs.
   static constexpr std::uint64_t kOwnFileBytes = std::uint64_t{16} << 20;
 
   std::vector<PlannedFile> files;  // on this rank's disk
@@ -61,7 +64,7 @@ struct CheckpointLayout {
                              bool with_frozen = false);
   /// The text of kIndexFile, over the masters.
   [[nodiscard]] std::string index_json() const;
-  /// The largest unit of this rank: what staging needs at least to be of use.
+  /// Bytes of this rank's largest unit: the least useful size of the save buffer.
   [[nodiscard]] std::size_t largest_unit_bytes() const;
 };
 

@@ -1,15 +1,14 @@
-// engine/checkpoint/checkpoint_load.hpp — a checkpoint is loaded by all ranks, from wherever its
-// parts lie: each rank reads what is on its disk, and what is not there comes to it from ranks
-// whose disk has it, unit by unit.
+// engine/checkpoint/checkpoint_load.hpp — loads a checkpoint on all ranks, also one whose slices
+// lie on several disks: each rank reads what its own disk has; ranks with other disks send the
+// rest, unit by unit.
 //
 //   CheckpointLoad load(meeting, rank);
 //   co_await load.look(folder, false);
 //   for each of load.candidates(): if fault = co_await load.open(one); fault.empty():
 //     load.take(arrays); for each unit: co_await load.fetch(unit), restore it from load.source()
 //
-// The layout and what each disk says it holds decide what is fetched, so that every rank knows what
-// all of them send; it goes in rounds of kRoundBytes of each rank, and a rank's
-// memory grows by its own slice of one unit.
+// All ranks know the layout and the content of each disk, so each knows what every rank sends. They
+// send in rounds of kRoundBytes per rank; a rank's memory grows by its own slice of one unit.
 // Invariant: nothing is read that was not hashed first, on the disk where it lies.
 // Thread rule: the loop's thread; all ranks make the same calls in the same order.
 #pragma once
@@ -34,13 +33,14 @@ class CheckpointLoad {
   /// Both outlive it.
   CheckpointLoad(Checkpointer& meeting, Rank& rank);
 
-  /// Looks for what a user means by `folder`; `is_one`: that itself. Throws user_error where there
-  /// is nothing.
+  /// Finds the checkpoints that a user means by `folder`; with `is_one` only `folder` itself.
+  /// Throws user_error if there is none.
   Task<> look(std::string folder, bool is_one);
   [[nodiscard]] const std::vector<Candidate>& candidates() const { return found_.candidates; }
   /// The folders with a checkpoint's name from which no run can go on, one line each.
   [[nodiscard]] const std::vector<std::string>& broken() const { return found_.broken; }
-  /// Hashes what lies where, and gives a sealed one its name. Why it cannot be used; empty: it can.
+  /// Verifies the hashes on each disk, and gives a sealed checkpoint its final name. Returns why
+  /// the checkpoint cannot be used; empty if it can.
   Task<std::string> open(Candidate candidate);
   /// The path, for messages, and a text of the one that was opened.
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -49,12 +49,12 @@ class CheckpointLoad {
   Task<std::string> text(std::string name);
   [[nodiscard]] bool has(std::string_view array) const { return has_array(*any(), array); }
 
-  /// Sets the arrays that are to be read, by their names. Throws user_error where the model is
-  /// another one.
+  /// Sets the arrays to read, by name. Throws user_error if the checkpoint is of another model.
   void take(std::vector<std::string> arrays);
-  /// Whether the checkpoint has the unit, as it has all but frozen ones whose source has them.
+  /// Whether the checkpoint contains the unit. It contains all units except frozen ones, whose
+  /// values come from the model's source.
   [[nodiscard]] bool has_unit(std::size_t unit) const;
-  /// Brings what this rank needs of a unit, which stays until the next call.
+  /// Makes the elements of a unit that this rank needs available in source(), until the next call.
   Task<> fetch(std::size_t unit);
   [[nodiscard]] StateSource source() const { return source_->source(); }
 

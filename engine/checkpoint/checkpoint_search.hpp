@@ -1,7 +1,7 @@
-// engine/checkpoint/checkpoint_search.hpp — which checkpoints there are on the ranks' disks, and
-// what of each lies where.
+// engine/checkpoint/checkpoint_search.hpp — finds the checkpoints on the ranks' disks, and which
+// elements of each lie on which disk.
 //
-// Invariant: all ranks come to the same result, in the same order.
+// Invariant: all ranks get the same result, in the same order.
 // Thread rule: the loop's thread; all ranks make the same calls in the same order.
 #pragma once
 
@@ -33,25 +33,26 @@ struct FoundCandidates {
   std::vector<std::string> broken;    // lines, of this rank's disk
 };
 
-/// A meeting of all ranks: what each of them says.
+/// Exchanges texts among all ranks.
 struct RanksAtDisks {
   const Disks* disks;
   std::uint32_t rank;
   TextExchange exchange;
 
   [[nodiscard]] std::uint32_t own_disk() const { return disks->of_rank[rank]; }
-  /// By disk, what its first rank says; no exchange where all share one.
+  /// Returns the texts of the first rank of each disk, by disk; without an exchange if all ranks
+  /// share one disk.
   [[nodiscard]] Task<std::vector<std::string>> of_first_ranks(std::string mine) const;
-  /// The first text that is not empty, of whatever rank, with the rank's host.
+  /// Returns the first text that is not empty, in rank order, with the rank's host.
   [[nodiscard]] Task<std::string> first_word(std::string mine) const;
 };
 
-/// The candidates that a user means by `folder`; `is_one`: that itself, whatever lies in it.
+/// Finds the candidates that a user means by `folder`; with `is_one` only `folder` itself.
 Task<FoundCandidates> find_candidates(const RanksAtDisks* ranks, FileIo* io, std::string folder,
                                       bool is_one);
 
-/// The parts of the candidate that lie on each disk. The text of a fault, of a manifest that cannot
-/// be read, comes into `fault`.
+/// Returns what each disk has of the candidate. If a manifest cannot be read, `fault` gets the
+/// error's text.
 Task<std::vector<HeldCheckpoint>> held_by_disks(const RanksAtDisks* ranks, FileIo* io,
                                                 Candidate candidate, std::string* fault);
 

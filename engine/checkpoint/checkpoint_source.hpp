@@ -1,8 +1,8 @@
-// engine/checkpoint/checkpoint_source.hpp — the tensors of a checkpoint, to be loaded by the
-// elements that a rank keeps: from files on its disk, or from memory into which other ranks' came.
+// engine/checkpoint/checkpoint_source.hpp — gives a rank the elements that it keeps of a
+// checkpoint's tensors: from files on its disk, or from memory that other ranks filled.
 //
-// Invariant: what it hands out from files was verified against their hashes, which the ranks of a
-// disk share; sizes, names and shapes are checked here.
+// Invariant: files were verified against their hashes before (the ranks of a disk share that work);
+// sizes, names and shapes are checked here.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ class CheckpointSource {
             std::vector<float> values);
   void drop_lent();
 
-  /// Elements of an array of a parameter. Any thread; it lives while the source does.
+  /// Returns a function that copies elements of an array of a parameter. Any thread; valid as long
+  /// as this object.
   [[nodiscard]] StateSource source() const;
   void read(std::uint32_t array, const std::string& parameter, std::int64_t begin, std::int64_t end,
             float* out) const;
@@ -48,8 +49,8 @@ class CheckpointSource {
   std::vector<Places> lent_;    // likewise
 };
 
-/// Throws user_error where the whole checkpoint has no such array of a parameter, or one of
-/// another shape. Which arrays a parameter has the layout says.
+/// Throws user_error if the whole checkpoint lacks an array of a parameter, or has it with another
+/// shape. The layout says which arrays a parameter has.
 void require_shapes(const HeldCheckpoint& held, const RankLayout& layout,
                     const std::vector<std::string>& arrays);
 

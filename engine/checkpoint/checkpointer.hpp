@@ -1,22 +1,21 @@
-// engine/checkpoint/checkpointer.hpp — a rank's checkpoints: saved while training goes on, in step
-// with the other ranks, and loaded on any number of them.
+// engine/checkpoint/checkpointer.hpp — saves a rank's checkpoints while training goes on, in step
+// with the other ranks, and loads them on any number of ranks.
 //
-// A save passes these phases on every rank; a rank begins the next one when all have ended theirs,
-// which they tell each other in the exchange that each step makes anyway (phase(), advance()), so a
-// save costs no collective of its own while training goes on:
+// A save passes these phases on every rank. A rank begins the next phase when all ranks have ended
+// the last one. They learn that in the exchange that each step makes anyway (phase(), advance()),
+// so a save adds no collective while training goes on:
 //   writing (pieces, fsync) -> written | hashing -> hashed | sealing -> sealed | naming -> named |
 //   removing older ones -> done
-// On one disk what follows hashed is one phase: no disk waits for another one.
-// begin() is where they meet first: the first rank of each disk has made the files, every rank has
-// opened them and holds its units. finish() goes through what is left, and waits. From hashed on
-// the first ranks of the disks work, the others are ready at once.
-// Where hosts have disks of their own (disks.hpp), each disk has its ranks' slices, and no disk's
-// folder takes its name before all are sealed, nor is an older one removed before all have their
-// names: so whenever a run ends, its disks have one step in common.
-// Older checkpoints stay while the values of this one are not finite on any disk.
-// A failure on any rank is a failed save: what was written is removed, the outcome says why, and
-// neither the run nor an older checkpoint has changed. But what all disks have sealed stays, since
-// one of them may have its name already.
+// On one disk all that follows `hashed` is one phase, because no disk waits for another one.
+// begin() returns on all ranks when the first rank of each disk has made the files and every rank
+// has opened them and frozen its units. finish() awaits the phases that are left. From `hashed` on
+// only the first rank of each disk has work. If hosts have disks of their own (disks.hpp), each
+// disk has its ranks' slices. No disk's folder gets its name before all are sealed, and no older
+// one is removed before all have their names: so whenever a run is killed, its disks have one step
+// in common. Older checkpoints stay if a value of this one is not finite on some disk. A failure on
+// any rank fails the save: the written files are removed, the outcome says why, and neither the run
+// nor an older checkpoint changes. A checkpoint that all disks have sealed stays, because one of
+// them may have its name already.
 // Thread rule: the loop's thread. All ranks make the same calls in the same order.
 #pragma once
 
@@ -41,7 +40,7 @@ namespace tandem {
 
 class Checkpointer {
  public:
-  /// Gives each rank all ranks' bytes, in rank order: an exchange of equally many bytes.
+  /// Exchanges equally sized byte buffers; returns all of them in rank order.
   using Exchange = std::function<Task<std::vector<std::byte>>(std::vector<std::byte> mine)>;
 
   struct Options {
@@ -65,10 +64,10 @@ class Checkpointer {
     kFailed,
   };
 
-  /// The arguments outlive it. `update_order`: units by their next update.
+  /// The arguments outlive it. `update_order`: units in the order of their next updates.
   Checkpointer(Rank& rank, std::vector<std::uint32_t> update_order, Exchange exchange,
                Options options);
-  /// end() before it.
+  /// Call end() first.
   ~Checkpointer();
 
   struct Request {
@@ -77,30 +76,32 @@ class Checkpointer {
     std::int64_t step = 0;
     std::vector<PlannedText> texts;
     int keep = 0;  // that stay, this one among them; 0: all
-    // Why older ones stay all the same, as a clause; empty: they may go.
+    // The reason for which no older one is removed, as a clause; empty: `keep` decides.
     std::string keeps_all_since = {};
   };
 
-  /// Between two steps. Returns when training may go on: what is saved is the state of now. A save
-  /// under way is finished first. False: it has failed already, and take_outcome() says why.
+  /// Starts a save of the present state; call it between two steps. Returns when training may go
+  /// on. A save under way is finished first. Returns false if the save has already failed;
+  /// take_outcome() says why.
   Task<bool> begin(Request request);
   [[nodiscard]] Phase phase() const noexcept { return phase_; }
   [[nodiscard]] bool is_active() const noexcept { return phase_ != Phase::kIdle; }
-  /// Given the phases of all ranks, in rank order: begins the next one where all are ready.
+  /// Begins the next phase if all ranks have ended this one. `of_ranks`: their phases, in rank
+  /// order.
   Task<> advance(std::span<const Phase> of_ranks);
   /// Waits until the save under way has ended.
   Task<> finish();
-  /// The outcome of the save that ended last; once.
+  /// Returns the outcome of the save that ended last, once; nullopt afterwards.
   [[nodiscard]] std::optional<CheckpointOutcome> take_outcome();
-  /// No task of it runs afterwards. A save under way is dropped; its folder stays temporary.
+  /// Drops a save under way, whose folder keeps its temporary name. No task runs afterwards.
   Task<> end();
 
   [[nodiscard]] FileIo& files() noexcept { return io_; }
-  /// Saves from here on have the masters of frozen units, too. Between saves.
+  /// Later saves contain the masters of frozen units, too. Call it between saves.
   void save_frozen();
   [[nodiscard]] bool saves_frozen() const noexcept { return with_frozen_; }
   [[nodiscard]] const CheckpointLayout& layout() const noexcept { return layout_; }
-  /// As many bytes of every rank, or a text, in rank order.
+  /// Exchanges buffers of one size, or texts; returns all of them in rank order.
   Task<std::vector<std::byte>> bytes_of_all_ranks(std::vector<std::byte> mine) {
     return exchange_(std::move(mine));
   }
@@ -109,7 +110,7 @@ class Checkpointer {
   Task<Disks> disks_of(std::string folder);
 
  private:
-  /// Rank 0's words to the others at the begin: which save it is.
+  /// Rank 0 sends this to the others when a save begins: it identifies the save.
   struct Start {
     std::uint64_t made = 1;  // the files are there, as far as this rank makes them
     std::uint64_t high = 0;  // grows with time: of two saves of a step the later one counts
@@ -118,7 +119,7 @@ class Checkpointer {
 
   static Task<> write(Checkpointer* self);
   static Task<> hash(Checkpointer* self);
-  /// The first rank of each disk goes on with the next phase when all ranks have come to `ended`.
+  /// Begins the next phase on the first rank of each disk, when all ranks have ended `ended`.
   void go_on(Phase ended, std::vector<ManifestFile> all);
   static Task<> work(Checkpointer* self, Phase next, std::vector<ManifestFile> all);
   Task<> do_phase(Phase phase, std::vector<ManifestFile> all);

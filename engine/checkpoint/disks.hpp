@@ -1,12 +1,12 @@
-// engine/checkpoint/disks.hpp — which ranks see the same disk: found by looking, before a
-// checkpoint is saved or loaded.
+// engine/checkpoint/disks.hpp — finds out which ranks see the same disk, before a checkpoint is
+// saved or loaded.
 //
-// Hosts may share a file system, and device and inode numbers do not say it. So the first rank of
-// each host puts an empty file of a random name into the folder, and every rank looks for all of
-// them. Where the folder is not there yet, or cannot be written to, the nearest of its parents
-// that is there stands for it; a host that can write nowhere has a disk of its own, unless it sees
-// another one's file.
-// Invariant: all ranks come to the same result.
+// Device and inode numbers do not tell whether hosts share a file system. So the first rank of each
+// host creates an empty file with a random name in the folder, and every rank looks for all of
+// them. If the folder does not exist or is not writable, its nearest parent that exists is used. A
+// host that can write nowhere counts as having a disk of its own, unless it sees another host's
+// file.
+// Invariant: all ranks get the same result.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct Disks {
   std::vector<std::uint32_t> of_rank;  // [rank] the number of its disk
   std::vector<std::string> hosts;      // [disk] a host that has it, by its first rank
 
-  /// One, of all ranks.
+  /// One disk that all ranks share.
   static Disks shared(std::size_t world);
 
   [[nodiscard]] std::uint32_t count() const noexcept {
@@ -44,8 +44,8 @@ struct Disks {
 /// A text of every rank, in rank order.
 using TextExchange = std::function<Task<std::vector<std::string>>(std::string mine)>;
 
-/// On all ranks. `hosts`: Communicator::hosts(). A few exchanges where those are several, else
-/// none.
+/// Collective. `hosts`: Communicator::hosts(). Takes a few exchanges if there are several hosts,
+/// else none.
 Task<Disks> find_disks(TextExchange exchange, std::vector<std::string> hosts, std::size_t rank,
                        std::size_t world, std::string folder);
 /// The same before training starts; blocks.

@@ -1,7 +1,7 @@
-// engine/checkpoint/held_checkpoint.hpp — what of a checkpoint lies on a disk: all of it, or runs
-// of elements of its tensors.
+// engine/checkpoint/held_checkpoint.hpp — the content of a checkpoint on one disk: all of it, or
+// runs of elements of its tensors.
 //
-// Pure, but for what the disk itself is asked; any thread.
+// Any thread.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +33,11 @@ struct HeldCheckpoint {
   }
 };
 
-/// The array that a file's name begins with: "master" of master-00001-of-00002.safetensors; empty:
-/// it is no such file.
+/// Returns the array that a file's name begins with, "master" for
+/// master-00001-of-00002.safetensors; empty if the file has no array's name.
 [[nodiscard]] std::string_view array_of_file(std::string_view name);
 
-/// The elements that lie there, by array and tensor; ascending, neighbours apart.
+/// The elements that a disk has, by array and tensor: ascending runs that do not touch.
 class HeldRuns {
  public:
   HeldRuns() = default;
@@ -45,7 +45,7 @@ class HeldRuns {
 
   [[nodiscard]] const std::vector<ElementRun>& of(std::string_view array,
                                                   const std::string& tensor) const;
-  /// The parts of `run` that do not lie there.
+  /// Returns the parts of `run` that are not there.
   [[nodiscard]] std::vector<ElementRun> missing(std::string_view array, const std::string& tensor,
                                                 ElementRun run) const;
 
@@ -53,7 +53,7 @@ class HeldRuns {
   std::unordered_map<std::string, std::vector<ElementRun>> runs_;  // by "array/tensor"
 };
 
-/// The parts of `run` that none of `held`, which ascend, covers.
+/// Returns the parts of `run` that no run of `held` covers; `held` ascends.
 [[nodiscard]] std::vector<ElementRun> left_of(ElementRun run, const std::vector<ElementRun>& held);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// engine/checkpoint/run_state.hpp — the numbers that, beside master weights and moments, a run goes
-// on from: state.json of a checkpoint.
+// engine/checkpoint/run_state.hpp — the numbers that a resumed run needs beside master weights and
+// moments: state.json of a checkpoint.
 //
 // Everything that a step draws or decides follows from these: batches, dropout masks and stochastic
 // rounding from counts and the seed, the learning rate from the applied steps, the loss scale and
@@ -43,8 +43,8 @@ struct RunState {
   std::int64_t step_micro_batches = 0;  // of all ranks
   std::string loss_mean;                // what a step's loss is the mean of
 
-  /// The parameters that the checkpoint leaves out, as their source gives them again: the name and
-  /// FrozenBase's number of the values.
+  /// The parameters that the checkpoint leaves out because the model's source has them: each one's
+  /// name and FrozenBase's checksum of its values.
   std::vector<std::pair<std::string, std::uint64_t>> base;
 
   // It may change these.
@@ -61,16 +61,16 @@ struct RunState {
   static RunState parse(const std::string& text, const std::string& file);
 };
 
-/// Refuses (user_error, naming the parameter) to go on where the checkpoint has left out a
-/// parameter of the base and the run has another value of it.
+/// Throws user_error, naming the parameter, if the run has other values of a parameter that the
+/// checkpoint leaves out.
 void check_base(const RunState& saved, const RunState& now, const std::string& folder);
 
 /// Parts of a run's identity that --resume_ignore names.
 inline constexpr const char* kResumeParts = "data, seed, batch, optimizer";
 
-/// Refuses (user_error, both values named) to go on from `saved` with a run whose identity is
-/// `now`, but for the parts that are ignored; the parameters can't be. Returns a line for each
-/// difference that is legal or ignored, and for what is not known of `saved`.
+/// Throws user_error, naming both values, if a run with the identity `now` may not resume `saved`.
+/// Parts in `ignored` may differ; parameters may not. Returns a line for each difference that is
+/// legal or ignored, and for each part that `saved` does not know.
 std::vector<std::string> check_resume(const RunState& saved, const RunState& now,
                                       const std::vector<std::string>& ignored,
                                       const std::string& folder);

@@ -17,8 +17,8 @@ struct BatchRule {
   bool required = true;
 };
 
-/// 0 stands for a value that was not given. Throws user_error with all the values and the change
-/// that mends them.
+/// Fills in the values that were not given (0). Throws user_error with all values and the change
+/// that corrects them.
 void solve_batch(BatchConfig& batch, const BatchRule& rule);
 
 }  // namespace tandem

@@ -1,12 +1,12 @@
 // engine/config/config.hpp — a DeepSpeed JSON as typed, resolved values.
 //
-// Strict: a mistyped, misplaced or doubled key is an error with its path, line and the nearest
-// known name; one that is near to nothing is passed over where DeepSpeed does so
-// (unknown_keys.hpp). "auto" means what the caller fills in (ParseOptions::fills), else the
-// default. One table says what becomes of each key (engine/config/key_table.cpp);
-// this parser resolves values, and whether a combination can run (fp16, a stage, a device) is the
-// engine's decision. Invariant: a Config that was returned has passed every type, range and
-// contradiction check; batch values multiply up.
+// The parser is strict: a mistyped, misplaced or doubled key is an error with its path, line and
+// the nearest known name. A key that resembles no known one is ignored where DeepSpeed ignores it
+// (unknown_keys.hpp). "auto" is replaced by the caller's value (ParseOptions::fills), else by the
+// default. One table says whether a key is applied (engine/config/key_table.cpp). This parser
+// resolves values; the engine decides whether a combination can run (fp16, a stage, a device).
+// Invariant: a Config that was returned has passed every type, range and contradiction check; batch
+// values multiply up.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ struct BatchConfig {
   std::int64_t accumulation_steps = 0;
 };
 
-/// Defaults are DeepSpeed's of the kind; each kind reads those that
+/// Defaults are DeepSpeed's for the optimizer's kind; each kind reads the fields that
 /// actors/kernels/update/optimizer_step.hpp names. "Adam" means AdamW (decoupled decay) unless
 /// adam_w_mode is false.
 struct OptimizerConfig {
@@ -57,13 +57,14 @@ struct OptimizerConfig {
   double max_coeff = 10;
   bool eps_inside_sqrt = false;
   std::optional<double> muon_lr;  // Muon: of the matrices, instead of lr
-  // Muon: of what AdamW updates, instead of lr; resolved: 3e-4 where neither is given.
+  // Muon: the rate of parameters that AdamW updates, instead of lr; resolved to 3e-4 if neither is
+  // given.
   std::optional<double> adam_lr;
   std::string ns_method = "gram";  // Muon
 
-  /// The learning rate; Muon's of the matrices.
+  /// Returns the learning rate; for Muon that of the matrices.
   [[nodiscard]] double rate() const noexcept { return muon_lr.value_or(lr); }
-  /// The factor of AdamW's learning rate beside it under Muon.
+  /// Returns AdamW's learning rate under Muon, divided by rate().
   [[nodiscard]] double adam_lr_factor() const noexcept { return adam_lr.value_or(lr) / rate(); }
 };
 
@@ -165,7 +166,7 @@ struct Config {
   std::vector<KeyReport> keys;  // every key given, in the table's order
 
   [[nodiscard]] Precision precision() const noexcept;
-  /// Ranks that have rows of their own, or groups of ranks that share them.
+  /// Returns the number of ranks, or of groups of ranks that share rows.
   [[nodiscard]] std::int64_t data_ranks() const noexcept {
     return world_size / sequence_parallel_size;
   }

@@ -1,10 +1,10 @@
-// engine/config/elasticity.hpp — DeepSpeed's `elasticity` block: from a bound on the global batch
-// and the micro-batches that fit, the batch that the most numbers of ranks can share, and this
-// number's micro-batch.
+// engine/config/elasticity.hpp — DeepSpeed's `elasticity` settings: given the largest global batch
+// and the possible micro-batches, computes the batch that suits the most world sizes, and the
+// micro-batch for this world size.
 //
-// Version 0.1 looks at numbers of ranks, 0.2 at numbers of hosts with num_gpus_per_node ranks each;
-// where 0.2's batch does not suit the ranks that there are, it takes the nearest one to the bound
-// that does. Pure: any thread.
+// Version 0.1 considers numbers of ranks, 0.2 numbers of hosts with num_gpus_per_node ranks each.
+// If 0.2's batch does not suit this world size, the batch nearest to the bound that does is taken.
+// Pure: any thread.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,13 @@ struct ElasticBatch {
   std::vector<std::int64_t> worlds;  // numbers of ranks that can share it, ascending
 };
 
-/// Throws user_error, `origin` before it, where no batch suits `world` ranks: with what would.
+/// Throws user_error, which begins with `origin` and names the possible world sizes, if no batch
+/// suits `world` ranks.
 [[nodiscard]] ElasticBatch solve_elastic(const ElasticRule& rule, std::int64_t world,
                                          std::string_view origin);
 
-/// Where the block is there and on, the batch keys become what it says. Throws user_error for a
-/// batch key that says something else, and is not ignored by its own flag.
+/// If elasticity is on, sets the batch keys. Throws user_error if a batch key has another value and
+/// elasticity's own setting does not ignore it.
 void apply_elasticity(Config& config, std::span<const KeyRow> rows);
 
 }  // namespace tandem

@@ -1,6 +1,6 @@
-// engine/config/json_text.hpp — the text of a hand-written JSON: comments and trailing commas away,
-// and where things lie. The JSON library gives values but no positions; a user with a mistyped file
-// needs the line.
+// engine/config/json_text.hpp — strips comments and trailing commas from hand-written JSON, and
+// finds the line of each member. The JSON library gives values but no positions, which messages
+// about a mistyped file need.
 #pragma once
 
 #include <cstddef>

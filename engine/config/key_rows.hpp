@@ -1,5 +1,5 @@
-// engine/config/key_rows.hpp — what the files with rows of the key table share. A row reads: path,
-// field, accepted values, and, unless it is simply applied, why not.
+// engine/config/key_rows.hpp — shared declarations of the files with rows of the key table. A row
+// has: path, field, accepted values and, if it is not simply applied, the reason.
 #pragma once
 
 #include <string>

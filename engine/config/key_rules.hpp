@@ -1,5 +1,5 @@
-// engine/config/key_rules.hpp — what keys mean for each other: values that are fine alone and
-// contradict together, and keys that another key's value leaves without effect.
+// engine/config/key_rules.hpp — rules between keys: values that contradict each other, and keys
+// that have no effect because of another key's value.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@ namespace tandem {
 /// assigned.
 void check_contradictions(const Config& config, std::span<const KeyRow> rows);
 
-/// Says of keys that were given, in config.keys, that their values change nothing, and why.
+/// Marks given keys whose values have no effect, in config.keys, with the reason.
 void mark_without_effect(Config& config, std::span<const KeyRow> rows);
 
 }  // namespace tandem

@@ -1,6 +1,6 @@
-// engine/config/key_table.hpp — every key of the DeepSpeed schema we know, one row each: where its
-// value goes, which values it may have, and what we do with it. The parser, the resolved dump and
-// the report all read this table.
+// engine/config/key_table.hpp — one row for each known key of DeepSpeed's schema: the field for its
+// value, its possible values, and whether it is applied, ignored or refused. The parser, the
+// resolved dump and the report all read this table.
 #pragma once
 
 #include <array>
@@ -74,8 +74,8 @@ struct LeftKey {
   std::string_view path;
   std::string_view reason;
 };
-/// Keys of older versions and of other trainers, and notes of people ("_comment"); null for any
-/// other.
+/// Returns the entry of an ignored key: of older versions, of other trainers, or a comment
+/// ("_comment"); null for any other key.
 [[nodiscard]] const LeftKey* left_key(std::string_view path);
 
 /// Sets Config::optimizer.type. Throws user_error for a type that is unknown or not supported, with

@@ -1,5 +1,5 @@
-// engine/config/key_value.hpp — one JSON value into one row's field, with type, range and choice
-// checks; and back.
+// engine/config/key_value.hpp — converts a JSON value into a row's field, with checks of type,
+// range and choice, and back.
 #pragma once
 
 #include <string>

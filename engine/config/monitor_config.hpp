@@ -1,5 +1,5 @@
-// engine/config/monitor_config.hpp — what a DeepSpeed config's blocks `tensorboard`, `csv_monitor`,
-// `wandb`, `comms_logger` and `flops_profiler` say.
+// engine/config/monitor_config.hpp — the settings of a DeepSpeed config's sections `tensorboard`,
+// `csv_monitor`, `wandb`, `comms_logger` and `flops_profiler`.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// engine/config/unknown_keys.hpp — what becomes of a key that no list of the table has: a slip or a
-// key in the wrong place is an error, since its writer counts on it; one that is near to nothing
-// stands where DeepSpeed passes unknown keys over, and is passed over and said.
+// engine/config/unknown_keys.hpp — decides about a key that the table does not have. If it
+// resembles a known key, or is a known key in the wrong section, it is an error, because its author
+// expects an effect. Any other is ignored where DeepSpeed ignores unknown keys, and a note names
+// it.
 #pragma once
 
 #include <span>
@@ -11,16 +12,16 @@
 
 namespace tandem {
 
-/// The reason in the KeyReport of a key that was passed over.
+/// The reason in the KeyReport of an ignored unknown key.
 inline constexpr std::string_view kUnknownKey =
     "unknown to DeepSpeed and here; passed over, as DeepSpeed does";
 
-/// The end of an error message about the key ("did you mean ...?"), `prefix` being its block with a
-/// dot behind ("" at the top level); empty where the key is passed over.
+/// Returns the end of an error message about the key ("did you mean ...?"); empty if the key is
+/// ignored. `prefix`: its section with a dot after it, "" at the top level.
 [[nodiscard]] std::string unknown_key_hint(std::string_view prefix, std::string_view key,
                                            std::span<const KeyRow> rows);
 
-/// One line that names the keys that were passed over as unknown; empty where there is none.
+/// Returns a line that names the ignored unknown keys; empty if there are none.
 [[nodiscard]] std::string unknown_keys_note(const Config& config);
 
 }  // namespace tandem

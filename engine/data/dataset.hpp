@@ -33,22 +33,22 @@ struct HostBatch {
   std::vector<std::int64_t> label_shape = {};       // of either, first extent rows; empty: [rows]
 };
 
-/// The labels over which the loss of a batch is the mean. A row's first label has no token before
-/// it that could predict it; nor has a later document's, which is kIgnoredLabel (Batch::positions).
-/// A batch with targets: its rows.
+/// Returns the number of labels over which the batch's loss is the mean. A row's first label does
+/// not count, because no token before it predicts it; the first label of a later document is
+/// kIgnoredLabel (Batch::positions). For a batch with targets: the number of rows.
 [[nodiscard]] std::int64_t counted_labels(const HostBatch& batch);
 
 class Dataset {
  public:
   virtual ~Dataset() = default;
   [[nodiscard]] virtual std::int64_t size() const = 0;
-  /// Tokens of the longest record, for the memory plan; 1: records are no texts, or it is not
-  /// known.
+  /// Returns the tokens of the longest record, for the memory plan; 1 if records are not texts or
+  /// the length is not known.
   [[nodiscard]] virtual std::int64_t longest() const { return 1; }
   /// Whether a row holds several documents (HostBatch::positions), for the memory plan.
   [[nodiscard]] virtual bool packed() const { return false; }
-  /// Tells data sets apart: a resumed run must have the one that the checkpoint was made with.
-  /// Empty: it cannot tell.
+  /// Identifies the data set: a resumed run must have the fingerprint of the checkpoint's run.
+  /// Empty: not known.
   [[nodiscard]] virtual std::string fingerprint() const { return ""; }
   /// The records `indices` as one micro-batch. Called from pool threads, several at once.
   [[nodiscard]] virtual HostBatch collate(std::span<const std::int64_t> indices) const = 0;

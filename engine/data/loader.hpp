@@ -3,9 +3,9 @@
 //
 // A pure function of (options, number), so that any worker can make any batch and the order never
 // depends on how many workers there are. Each epoch is reshuffled with seed + epoch and is a whole
-// number of steps, so that its micro-batches are the same for every number of ranks that share
-// them: its last ones are dealt again from its first ones, and one is short; or, with drop_last,
-// what does not give another whole step of full micro-batches is left out.
+// number of steps, so that its micro-batches are the same for every number of ranks. To fill the
+// last step, the epoch's first micro-batches are repeated, and one micro-batch may be short; with
+// drop_last, records that do not fill another step are left out.
 #pragma once
 
 #include <cstddef>
@@ -30,14 +30,13 @@ struct LoaderOptions {
   bool counts_labels = false;  // and says each micro-batch's share of its step's
 };
 
-/// How far ahead of the step the loader works, and with how many threads. The batches and their
-/// order do not depend on it.
+/// The loader's read-ahead and threads. The batches and their order do not depend on them.
 struct PrefetchOptions {
   std::size_t depth = 2;  // micro-batches being made or ready, at least 1
   int workers = 1;        // threads that make them, at least 1
 };
 
-/// Micro-batches that one rank makes of an epoch of `records`; 0 when drop_last leaves none.
+/// Returns a rank's number of micro-batches in an epoch of `records`; 0 if drop_last leaves none.
 std::int64_t batches_per_epoch(std::int64_t records, const LoaderOptions& options);
 
 class Loader {
@@ -53,7 +52,7 @@ class Loader {
 
  private:
   [[nodiscard]] std::shared_ptr<const std::vector<std::int64_t>> order_of(std::int64_t epoch) const;
-  /// Labels of all ranks' micro-batches in the step of that round.
+  /// Returns the number of labels in all ranks' micro-batches of that round's step.
   [[nodiscard]] std::int64_t labels_of_step(std::span<const std::int64_t> order,
                                             std::int64_t round) const;
 

@@ -1,11 +1,11 @@
 // engine/data/sampler.hpp — which records a rank sees, in which order.
 //
 // The permutation of an epoch is torch.randperm of a generator seeded with seed + epoch. It is
-// dealt to the ranks in blocks (a micro-batch): in round k rank r gets block k * world_size + r,
-// counted around, so that all have the same number. Blocks of one record are torch's
-// DistributedSampler, number for number. Whole micro-batches are dealt so that the step's
-// micro-batch a * world_size + r has the same records however many ranks there are. Pure function
-// of its arguments: any thread.
+// divided into groups of `block` records (a micro-batch): in round k rank r gets group k *
+// world_size + r, modulo their number, so that all ranks get equally many. Groups of one record
+// give torch's DistributedSampler, number for number. With whole micro-batches the step's
+// micro-batch a * world_size + r has the same records for every number of ranks. Pure function of
+// its arguments: any thread.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct SamplerOptions {
 
 /// The record indices of `epoch`, of all ranks.
 std::vector<std::int64_t> epoch_order(const SamplerOptions& options, std::int64_t epoch);
-/// The part of that order that is this rank's block of a round.
+/// Returns this rank's records of a round, as a part of that order.
 std::span<const std::int64_t> block_of_round(const SamplerOptions& options,
                                              std::span<const std::int64_t> order,
                                              std::int64_t round);

@@ -1,13 +1,14 @@
-// engine/device/accelerator.hpp — the device of a rank: memory for slots and whole blocks, links to
-// it, and how it computes.
+// engine/device/accelerator.hpp — a rank's device: its memory for slots and whole blocks, its
+// links, and its compute.
 //
-// Only where things lie differs from a rank on the CPU: slots and blocks are device memory, gathers
-// and reductions pass through a StagedBackend, or NCCL. A simulated device's memory is the host's,
-// so ATen runs on it as usual; a segment then takes at least what the described device would need
-// for it (SegmentTime). On a GPU ATen's work is queued on one stream, and no host thread waits for
-// it: the next operation on its operands waits behind an event (in_use()), on the device.
+// A rank with a device differs from one on the CPU only in memory: slots and blocks are device
+// memory, and gathers and reductions go through a StagedBackend or NCCL. A simulated device's
+// memory is the host's, so ATen runs on it as usual; a segment then takes at least the time that
+// the described device would take (SegmentTime). On a GPU ATen's work is queued on one stream, and
+// no host thread waits for it: the next operation on its operands waits for an event on the device
+// (in_use()).
 // Invariant: what it allocated lives until it is destroyed, after the actors that use it.
-// Thread rule: the loop's thread, but for SegmentTime and what is marked for the compute lane.
+// Thread rule: the loop's thread, except SegmentTime and functions marked for the compute lane.
 #pragma once
 
 #include <atomic>
@@ -36,10 +37,10 @@ struct DeviceTime {
   std::atomic<std::int64_t> busy_ns{0};  // with segments that have ended; any thread
 };
 
-/// Compute lane: a guard around a segment's work, whose destructor lets the time pass that a device
-/// would have needed. The lane sleeps through it, so the CPU is free meanwhile, as it would be
-/// beside a real device. A device has its next segment queued: that starts when the one before has
-/// ended and its inputs are there, not when a host's thread has woken up to it.
+/// Compute lane: a guard around a segment's work. Its destructor sleeps until the described device
+/// would have finished, so the CPU is free meanwhile, as beside a real device. As on a real device
+/// with a queue, a segment's time starts when the last segment has ended and the inputs are ready,
+/// not when the host's thread wakes up.
 class SegmentTime {
  public:
   SegmentTime() noexcept = default;               // of no device
@@ -67,46 +68,48 @@ class Accelerator {
   Accelerator(const Accelerator&) = delete;
   Accelerator& operator=(const Accelerator&) = delete;
 
-  /// The back end for operands on this device, once; to be destroyed before the accelerator.
+  /// Makes the back end for operands on this device. Call it once; destroy the back end before the
+  /// accelerator.
   std::unique_ptr<CollectiveBackend> connect(Communicator& communicator, EventLoop& loop,
                                              CpuPool& pool);
 
   /// The same over a back end for host memory; not of a GPU.
   std::unique_ptr<CollectiveBackend> stage(std::unique_ptr<CollectiveBackend> host);
 
-  /// The same for some of the ranks, over their back end for host memory, which may reach what the
-  /// other one reaches.
+  /// Makes the back end of a group of ranks, over their back end for host memory.
   std::unique_ptr<CollectiveBackend> connect_group(std::unique_ptr<CollectiveBackend> group);
 
-  /// Makes what reductions of gradients that stay on a GPU need. Before the first one.
+  /// Prepares reductions of gradients that stay on a GPU. Call it before the first one.
   void reduce_there();
 
-  /// Device memory; its content is undefined. Throws Error(kRefused) that says for what it was and
-  /// what to change. After connect().
+  /// Allocates device memory with undefined content. Throws Error(kRefused), which names the
+  /// purpose and the change that helps. Call connect() first.
   std::byte* allocate(std::size_t bytes, std::string_view purpose);
 
   [[nodiscard]] Device& device() noexcept { return *device_; }
   /// Whether allocate() gave it.
   [[nodiscard]] bool holds(const void* memory) const noexcept;
   [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_ + most_held_bytes_; }
-  /// Host memory between the two.
+  /// Returns the bytes of the transfer buffers in host memory.
   [[nodiscard]] std::size_t staging_bytes() const noexcept;
 
-  /// Behind the copies of weights that the device was given so far; see CollectiveBackend.
+  /// Returns an event after all copies of weights that are queued on the device; see
+  /// CollectiveBackend.
   [[nodiscard]] std::optional<DeviceEvent> gathers_queued() { return backend_->gathers_queued(); }
 
   // ---- a simulated device ----
-  /// ATen, whose memory is the host's, holds so much more (less) there of what lies on the device
-  /// from visit to visit. Throws Error(kRefused) where the described device has no room for it.
+  /// Counts activations that stay on the simulated device from visit to visit: `more_bytes` more
+  /// (negative: less). Throws Error(kRefused) if the described device has no room for them.
   void hold(std::int64_t more_bytes);
   [[nodiscard]] bool is_simulated() const noexcept { return sim_ != nullptr; }
-  /// Whether its segments take their time by SegmentTime.
+  /// Whether SegmentTime makes segments take the device's time.
   [[nodiscard]] bool takes_real_time() const noexcept { return takes_real_time_; }
   /// The time that the device needs for `flops` operations, in seconds.
   [[nodiscard]] double seconds_of(double flops) const noexcept {
     return spec_.latency_s + flops / spec_.compute_flops_per_s;
   }
-  /// Time in which the link of that direction worked, in seconds. Not known of a GPU: 0.
+  /// Returns the seconds for which the link to the device was busy; 0 for a GPU, where it is not
+  /// known.
   [[nodiscard]] double to_device_busy_s() const;
   [[nodiscard]] double to_host_busy_s() const;
 
@@ -121,11 +124,12 @@ class Accelerator {
   [[nodiscard]] const UpdateKernels* update_kernels() const noexcept {
     return gpu_ != nullptr ? gpu_->updates : nullptr;
   }
-  /// Behind all that the lane has queued so far. Only on a GPU.
+  /// Returns an event after all work that the lane has queued. Only on a GPU.
   [[nodiscard]] DeviceEvent queued();
-  /// These blocks are in use until `event`: collectives on them wait for it on the device.
+  /// Marks these blocks as in use until `event`: collectives on them wait for it on the device.
   void in_use(std::span<std::byte* const> blocks, const DeviceEvent& event);
-  /// Pinned host memory for what ATen copies itself, zeroed, living as long as this. At start only.
+  /// Allocates zeroed, pinned host memory for copies that ATen makes; it lives as long as this
+  /// object. Call it only at the start.
   [[nodiscard]] std::byte* pinned(std::size_t bytes) { return slab_->allocate(bytes); }
 
  private:

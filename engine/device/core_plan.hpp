@@ -1,12 +1,12 @@
 // engine/device/core_plan.hpp — which cores compute, which run the optimizer, and how many threads
-// each part of a rank has.
+// a rank has for each.
 //
 // A pure function of the machine's topology and of what the user asked for. A rank uses the CPUs of
 // its affinity mask (launchers bind); ranks that share a mask divide it, by whole cores, near their
-// accelerator's NUMA node first. A second hardware thread of a core adds nothing to a matmul or a
-// sum that waits for memory, so threads are counted by cores; with --pin_cores the optimizer's go
-// to the second ones, where they don't displace the compute lane's. OMP_NUM_THREADS (torchrun sets
-// 1) is not asked: the lane's team and the pools have counts of their own.
+// accelerator's NUMA node first. A second hardware thread of a core does not speed up a matmul or a
+// sum that waits for memory, so threads are counted by cores; with --pin_cores the optimizer's
+// threads use the second ones and do not displace the compute lane's. OMP_NUM_THREADS (torchrun
+// sets 1) is ignored: the lane's team and the pools have counts of their own.
 #pragma once
 
 #include <optional>
@@ -45,8 +45,8 @@ struct CorePlan {
   [[nodiscard]] std::string text() const;
 };
 
-/// Binds the calling thread to these CPUs; threads that it makes later inherit them. False where
-/// the system says no.
+/// Binds the calling thread to these CPUs; threads that it makes later inherit them. Returns false
+/// if the system refuses.
 bool bind_thread(const std::vector<int>& cpus) noexcept;
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
 // engine/device/gpu.hpp — a rank's GPU: the driver's calls, and ATen on the same device and stream.
 //
-// ATen's kernels go to one stream, which the rank's CudaDevice takes over as its own: so the loop
-// orders copies and collectives against them by events, and no thread waits for the device. Our own
-// kernels are tables of functions, as the driver's calls are. Nothing here needs CUDA's or
+// ATen's kernels go to one stream, which the rank's CudaDevice uses, too: so the loop orders copies
+// and collectives against them by events, and no thread waits for the device. Our own kernels and
+// the driver's calls are reached through tables of functions. Nothing here needs CUDA's or
 // LibTorch's headers: LibTorch's CUDA part is opened when a run asks for a GPU (open_gpu(),
 // engine/tensors/device_choice.hpp).
 #pragma once
@@ -31,8 +31,8 @@ class ComputeDevice {
   /// Compute lane, before all else: this thread's ATen goes to that device and stream from now on,
   /// permanently.
   virtual void prepare_thread() = 0;
-  /// Compute lane: work whose kernels go to the stream. It is called at once, or when the stream
-  /// comes to it: so it holds what it uses by value. Throws DeviceOutOfMemory.
+  /// Compute lane: calls `work`, whose kernels go to the stream, at once or when the stream reaches
+  /// it. So `work` must own what it uses. Throws DeviceOutOfMemory.
   virtual void queue(std::function<void()> work) = 0;
 };
 
@@ -47,8 +47,8 @@ struct Gpu {
   std::shared_ptr<ComputeDevice> compute;
   const UpdateKernels* updates = nullptr;  // of optimizers
   const SumKernels* sums = nullptr;        // of gradients
-  /// Measures how fast it computes, updates and is reached, for the placement of a run whose
-  /// updates are such. Throws DeviceError. No loop may run on the calling thread.
+  /// Measures the speeds of compute, updates and copies, for the placement of a run with that
+  /// update kernel. Throws DeviceError. No loop may run on the calling thread.
   std::function<SimSpec(const Gpu&, const UpdateKernel&)> measure;
 };
 

@@ -1,7 +1,8 @@
-// engine/distributed/backend_choice.hpp — which back end a run's ranks get, from where they run and
-// nothing else.
+// engine/distributed/backend_choice.hpp — chooses the back end of a run's ranks from their hosts
+// and GPUs alone.
 //
-// All ranks know where all of them run, so all choose the same. Pure functions; any thread.
+// Every rank knows the host and GPU of all ranks, so all choose the same. Pure functions; any
+// thread.
 #pragma once
 
 #include <array>
@@ -24,8 +25,8 @@ enum class BackendKind : unsigned char {
   kShm,    // ranks of one host, on the CPU
   kHosts,  // ranks of several hosts, on the CPU: memory inside of each, a net between them
   kNccl,   // several ranks, each with a GPU of its own, on any number of hosts
-  // through host memory: one rank alone on a GPU, whose gathers and reductions are copies; and
-  // ranks that share GPUs, which NCCL refuses
+  // through host memory: a single rank on a GPU, whose gathers and reductions are copies; or ranks
+  // that share GPUs, which NCCL refuses
   kStaged,
 };
 template <>
@@ -38,12 +39,12 @@ inline constexpr auto kEnumNames<BackendKind> =
 /// joins them all.
 [[nodiscard]] BackendKind choose_backend(std::span<const RankPlace> places);
 
-/// Throws a user error where `world` ranks of that back end cannot add in that order.
+/// Throws a user error if `world` ranks with that back end cannot add in that order.
 void require_order(ReductionOrder order, BackendKind kind, int world);
 
-/// How many ranks of a group each host has: as many as the others, neighbours in the group's order.
-/// `hosts` by rank of the group, `ranks` their numbers among all. Throws a user error, which says
-/// where they are, when that is not so.
+/// Returns the number of a group's ranks on each host. `hosts`: by rank of the group; `ranks`:
+/// their numbers in the run. Throws a user error, which lists the ranks, unless all hosts have
+/// equally many and a host's ranks are neighbours in the group's order.
 [[nodiscard]] int ranks_per_host(std::span<const std::string> hosts, std::span<const int> ranks);
 
 }  // namespace tandem

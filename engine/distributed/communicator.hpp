@@ -1,4 +1,4 @@
-// engine/distributed/communicator.hpp — who takes part in a run, and how this rank reaches the
+// engine/distributed/communicator.hpp — the ranks of a run, and this rank's connections to the
 // others.
 //
 // ProcessGroup is the one for processes that a launcher started; tests bring their own (ranks as
@@ -32,27 +32,28 @@ class Communicator {
   [[nodiscard]] virtual int world_size() const = 0;
   /// This rank's number among those of its host.
   [[nodiscard]] virtual int local_rank() const { return rank(); }
-  /// How many ranks compute on this process's cores, and which of these this one is.
+  /// Returns the number of ranks that compute on this process's cores, and this rank's number among
+  /// them.
   [[nodiscard]] virtual int cores_shared_by() const { return 1; }
   [[nodiscard]] virtual int place_on_cores() const { return rank() % cores_shared_by(); }
   /// Throws Error(kPeer) on every rank when `value` differs between them. All ranks call it, in the
   /// same order.
   virtual void require_same(std::string_view what, std::string_view value) = 0;
-  /// The values that all ranks hand in, in rank order: for facts that ranks measure and must agree
-  /// on. All ranks call it, in the same order.
+  /// Returns the values of all ranks, in rank order: for facts that ranks measure and must agree
+  /// on. Collective: all ranks call it, in the same order.
   [[nodiscard]] virtual std::vector<std::string> of_all_ranks(std::string value) = 0;
-  /// The value that rank 0 hands in, on every rank; likewise.
+  /// Returns rank 0's value on every rank. Collective.
   [[nodiscard]] std::string of_first_rank(std::string value) {
     return std::move(of_all_ranks(std::move(value)).front());
   }
-  /// The name of each rank's host, in rank order, where they are on several: else empty. Hosts of
-  /// one name have numbers behind it.
+  /// Returns the name of each rank's host, in rank order; empty if all are on one host. Hosts with
+  /// the same name get numbers after it.
   [[nodiscard]] virtual std::vector<std::string> hosts() const { return {}; }
   /// The back end of this rank's collectives: it completes on `loop` and works on `pool`, which
   /// outlive it. Called once.
   virtual std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) = 0;
-  /// One more, of the group's ranks alone and for host memory. They all call it, in the same order,
-  /// after make_backend().
+  /// Makes a back end for host memory among the group's ranks. All of them call it, in the same
+  /// order, after make_backend().
   virtual std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
                                                                 const RankGroup& group) = 0;
   /// The same for a rank that computes on `gpu`, whose uuid the ranks compare. A StagedBackend
@@ -60,9 +61,9 @@ class Communicator {
   virtual std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& pool,
                                                               CudaDevice& gpu,
                                                               std::string_view uuid);
-  /// One more, for gathers and all-to-alls of the group's ranks alone between their GPUs, where
-  /// make_gpu_backend() joined all ranks in that way; else null, as unless said otherwise. They all
-  /// call it, in the same order, after that.
+  /// Makes a back end for gathers and all-to-alls between the GPUs of the group's ranks, if
+  /// make_gpu_backend() connected all ranks' GPUs; else returns null, as the default does. All
+  /// ranks of the group call it, in the same order, after make_gpu_backend().
   virtual std::unique_ptr<CollectiveBackend> make_gpu_group_backend(EventLoop& loop,
                                                                     CudaDevice& gpu,
                                                                     const RankGroup& group);

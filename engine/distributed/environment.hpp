@@ -1,8 +1,8 @@
 // engine/distributed/environment.hpp — which rank of a run this process is, from a launcher's
 // variables.
 //
-// Launchers are looked for in this order, and the first one found counts alone, so that torchrun
-// inside of a Slurm job works:
+// Launchers are looked for in this order. Only the first one found counts, so that torchrun inside
+// of a Slurm job works:
 //
 //   torchrun, ./tandem launch, deepspeed --no_python   RANK, WORLD_SIZE
 //   Slurm                                              SLURM_PROCID
@@ -38,7 +38,7 @@ struct Environment {
   std::string interface;     // TANDEM_INTERFACE; empty: by MASTER_ADDR alone
 };
 
-/// Throws a user error for a value that is no number, is out of range, or contradicts another.
+/// Throws a user error for a value that is not a number, is out of range, or contradicts another.
 [[nodiscard]] Environment parse_environment(const Variables& variables);
 /// The variables of this process.
 [[nodiscard]] Variables process_variables();

@@ -1,4 +1,4 @@
-// engine/distributed/group_members.hpp — which ranks of the run a group has.
+// engine/distributed/group_members.hpp — exchanges which ranks of the run belong to a group.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-/// The group's ranks by their numbers in the run, in the group's order. All ranks of the run call
-/// it, each for its group.
+/// Returns the numbers in the run of the group's ranks, in the group's order. Collective: all ranks
+/// of the run call it, each for its group.
 [[nodiscard]] std::vector<int> members_of(Communicator& communicator, const RankGroup& group);
 
 }  // namespace tandem

@@ -1,6 +1,5 @@
-// engine/distributed/hello.hpp — what each rank says of itself first, so that ranks that cannot
-// work together name each other and their hosts. Pure but for what the kernel says of this host;
-// any thread.
+// engine/distributed/hello.hpp — the first message of a rank: its host, version and world size. So
+// ranks that cannot work together can name each other and their hosts. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +13,14 @@ namespace tandem {
 /// The hello of this process, in a run of `world` ranks.
 [[nodiscard]] std::string own_hello(int world);
 
-/// Throws Error(kPeer) when the other rank is one of a run of another size, or of another version
-/// of Tandem.
+/// Throws Error(kPeer) if the other rank has another world size or another version of Tandem.
 void require_fit(std::size_t rank, std::string_view mine, std::size_t other,
                  std::string_view others);
 
-/// The host in a hello: equal for processes that can share memory. Its last word is the host's
-/// name.
+/// Returns the host in a hello: equal for processes that can share memory. Its last word is the
+/// host's name.
 [[nodiscard]] std::string_view host_of(std::string_view hello);
-/// "rank 3", or "rank 3 (on host b)" where `hosts`, by rank, are several.
+/// Returns "rank 3", or "rank 3 (on host b)" if `hosts` (by rank) has several hosts.
 [[nodiscard]] std::string rank_on_host(std::size_t rank, std::span<const std::string> hosts);
 
 /// [rank] its host's name; hosts of one name are told apart: "b", "b#2", in the order of ranks.

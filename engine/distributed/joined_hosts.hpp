@@ -1,8 +1,8 @@
-// engine/distributed/joined_hosts.hpp — the back end of ranks on several hosts, with the two levels
-// that it stands on: this host's shared memory, and a net to the other hosts.
+// engine/distributed/joined_hosts.hpp — the back end of ranks on several hosts, which owns its two
+// levels: this host's shared memory, and a net to the other hosts.
 //
 // Invariant: collectives end before the net, and the net before the memory in which its frames lie.
-// Thread rule: of the loop's thread, but made before the loop runs.
+// Thread rule: the loop's thread; made before the loop runs.
 #pragma once
 
 #include <cstddef>
@@ -40,20 +40,21 @@ class JoinedHosts final : private HostsLevels, public HostsBackend {
   }
 };
 
-/// The longest frame for these devices. TCP alone: what UCX copies, many of which are on their way
-/// at a time, where a longer one that it moves waits for its receiver first. Others: a whole piece.
+/// Returns the longest frame for these devices, in bytes. With TCP alone: the longest that UCX
+/// sends by copying, of which many can be under way; a longer one first waits for its receiver.
+/// With other devices: a whole piece.
 [[nodiscard]] inline std::size_t frame_bytes_for(const std::string& devices) {
   constexpr std::size_t kCopied = std::size_t{56} << 10;
   const bool is_tcp = !devices.empty() && devices.find(':') == std::string::npos;
   return is_tcp ? kCopied : HostsBackend::Options().piece_bytes;
 }
 
-/// The network interface by which the ranks met; empty: not known.
+/// Returns the network interface of the rendezvous; empty if it is not known.
 [[nodiscard]] std::string meeting_interface(const Environment& environment);
 
-/// The devices by which the ranks' frames go, as UcxNetOptions has them: the network interface by
-/// which the ranks met, and the ports of InfiniBand and RoCE that are active. Empty: all, where the
-/// interface is not known.
+/// Returns the devices for frames, in UcxNetOptions' notation: the network interface of the
+/// rendezvous, and the active ports of InfiniBand and RoCE. Empty (all devices) if the interface is
+/// not known.
 [[nodiscard]] std::string net_devices(const Environment& environment);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// engine/distributed/listening.hpp — sockets at an address that a user names: one address, never
-// all of the host's. Internal to RendezvousStore.
+// engine/distributed/listening.hpp — sockets at one address that a user names, never at all
+// addresses of a host. Internal to RendezvousStore.
 #pragma once
 
 #include <chrono>
@@ -20,17 +20,17 @@ struct NetAddress {
   [[nodiscard]] std::string text() const;
 };
 
-/// IPv4 where there is a choice. Throws a user error when there is no such host, or when the name
-/// stands for every address of this one (0.0.0.0, ::).
+/// Resolves a host; prefers IPv4. Throws a user error if there is no such host, or if the name
+/// means every address of this one (0.0.0.0, ::).
 [[nodiscard]] NetAddress resolve(const std::string& host, int port);
 
 /// Listens on that address alone. Throws a user error that says what to set.
 [[nodiscard]] OwnedDescriptor listen_on(const std::string& host, int port);
 [[nodiscard]] int port_of(const OwnedDescriptor& socket);
 
-/// Within `most`; an empty descriptor when nothing listens there. `interface`: the one to go out
-/// by; empty: as the system routes. Throws Error(kFailure) when this process can have no more
-/// sockets, a user error when the interface has no address of that kind.
+/// Connects within `most`; returns an empty descriptor if nothing listens there. `interface`: the
+/// outgoing network interface; empty: the system's route. Throws Error(kFailure) if this process
+/// can open no more sockets, a user error if the interface has no address of that kind.
 [[nodiscard]] OwnedDescriptor connect_to(const NetAddress& address, std::chrono::milliseconds most,
                                          const std::string& interface = {});
 /// Limits each later send() and recv(), and connect().

@@ -1,10 +1,10 @@
-// engine/distributed/process_group.hpp — the ranks of a run find each other, agree on what must be
-// the same, and get a back end for their collectives.
+// engine/distributed/process_group.hpp — connects the ranks of a run, checks that their settings
+// agree, and makes the back end of their collectives.
 //
-// Rank 0 hosts a small key-value store; the others come to it. It listens on the loopback unless
-// MASTER_ADDR names another address, until the ranks have met, and a run of one process listens
-// nowhere. A process that connects has to prove that it knows this start's secret (run_secret.hpp).
-// Blocking calls before training starts; any thread, one at a time.
+// Rank 0 hosts a small key-value store, to which the others connect. It listens on the loopback
+// unless MASTER_ADDR names another address, and only until all ranks have connected; a run of one
+// process does not listen. A process that connects has to prove that it knows this run's secret
+// (run_secret.hpp). Blocking calls before training starts; any thread, one at a time.
 //
 //   auto ranks = ProcessGroup::from_environment();
 //   ranks->require_same("config", resolved_config);
@@ -33,10 +33,10 @@ class RunWaits;
 
 class ProcessGroup final : public Communicator {
  public:
-  /// Joins the ranks that the launcher's variables speak of, within TANDEM_RENDEZVOUS_TIMEOUT_S
-  /// (300 s). Throws a user error for variables that cannot be, Error(kPeer) when a rank does not
-  /// come, is there twice, or differs in world size. The ranks compare their `order` when they make
-  /// a back end, which throws a user error where that one cannot add so.
+  /// Connects the ranks that the launcher's variables describe, within TANDEM_RENDEZVOUS_TIMEOUT_S
+  /// (300 s). Throws a user error for impossible variables, Error(kPeer) if a rank is missing,
+  /// connects twice, or has another world size. The ranks compare `order` when they make a back
+  /// end; that throws a user error if the back end cannot add in this order.
   [[nodiscard]] static std::unique_ptr<ProcessGroup> from_environment(
       ReductionOrder order = ReductionOrder::kExact);
   [[nodiscard]] static std::unique_ptr<ProcessGroup> join(
@@ -50,18 +50,18 @@ class ProcessGroup final : public Communicator {
   [[nodiscard]] int world_size() const noexcept override { return environment_.world; }
   [[nodiscard]] int local_rank() const noexcept override { return environment_.local_rank; }
   [[nodiscard]] int local_world_size() const noexcept { return environment_.local_world; }
-  /// By the affinity masks, which the ranks of a host compare when they meet: what launchers bind,
-  /// and whether they do, is the site's choice.
+  /// Computed from the affinity masks, which the ranks of a host compare at the rendezvous, because
+  /// only some launchers bind ranks.
   [[nodiscard]] int cores_shared_by() const noexcept override { return cores_shared_by_; }
   [[nodiscard]] int place_on_cores() const noexcept override { return place_on_cores_; }
 
-  /// The back end of this rank: `self` at world 1, else shared memory, and a net where the ranks
-  /// are on several hosts. Once. All ranks call it; loop and pool outlive it. Throws a user error
-  /// when the hosts have different numbers of ranks, Error(kPeer) when a rank is not reached.
+  /// Makes the back end of this rank: `self` for one rank, else shared memory, with a net if the
+  /// ranks are on several hosts. Collective, once; loop and pool outlive it. Throws a user error if
+  /// the hosts have different numbers of ranks, Error(kPeer) if a rank cannot be reached.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop,
                                                                 CpuPool& pool) override;
-  /// A back end of ranks of one host, or of as many on each of several. All ranks of the run call
-  /// it, each for its group.
+  /// Makes the back end of a group with ranks on one host, or equally many on each of several. All
+  /// ranks of the run call it, each for its group.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_group_backend(
       EventLoop& loop, CpuPool& pool, const RankGroup& group) override;
   /// The same for ranks whose operands lie on GPUs: `uuid` is that of this rank's (gpu_probe.hpp).
@@ -76,8 +76,8 @@ class ProcessGroup final : public Communicator {
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_gpu_group_backend(
       EventLoop& loop, CudaDevice& gpu, const RankGroup& group) override;
 
-  /// By what ranks with a GPU each agree beside NCCL; make_gpu_backend() connects them itself.
-  /// Their last owner lets go while the loop does not run.
+  /// Connects the channel on which ranks with a GPU each agree beside NCCL; make_gpu_backend()
+  /// calls it itself. The last owner must release it while the loop does not run.
   [[nodiscard]] std::shared_ptr<NcclPeers> connect_nccl_peers(EventLoop& loop) {
     return connect_nccl_peers(loop, all_ranks());
   }
@@ -101,9 +101,9 @@ class ProcessGroup final : public Communicator {
   void meet();
   void compare_cores();
   [[nodiscard]] std::vector<RankPlace> places(std::string_view gpu);
-  /// The back end for the ranks' places, which can add in their order.
+  /// Chooses the back end for the ranks' hosts and GPUs; it can add in the ranks' order.
   [[nodiscard]] BackendKind choose_kind(std::string_view gpu);
-  /// Some of the ranks, in their order, by their numbers among all.
+  /// A group of ranks, in the group's order, by their numbers in the run.
   struct Members {
     std::string name;  // empty: of all ranks
     std::vector<int> ranks;
@@ -112,7 +112,8 @@ class ProcessGroup final : public Communicator {
   };
   [[nodiscard]] Members all_ranks() const;
   [[nodiscard]] Members members(const RankGroup& group);
-  /// connect(), whose PeerLost counts members from `first` on; the flight recorder learns of it.
+  /// Calls connect() and records a PeerLost in the flight recorder; PeerLost counts members from
+  /// `first` on.
   template <class Connect>
   [[nodiscard]] static auto blaming(const Members& members, std::size_t first, Connect connect);
   /// For operands in host memory.
@@ -128,7 +129,7 @@ class ProcessGroup final : public Communicator {
   [[nodiscard]] std::unique_ptr<NetBackend> connect_net(EventLoop& loop, const Members& members,
                                                         int rank);
   [[nodiscard]] bool orders_by_beginnings(const CudaDevice& gpu);
-  /// The place of this rank.
+  /// Returns this rank's index among the members.
   [[nodiscard]] int place_in(const Members& members) const;
   /// Options of the net that joins the members' hosts: how long it waits, and their names.
   template <class Options>

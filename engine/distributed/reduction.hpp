@@ -1,5 +1,5 @@
-// engine/distributed/reduction.hpp — in which order the ranks' gradients are added: whether bits
-// may go for bandwidth.
+// engine/distributed/reduction.hpp — the order in which the ranks' gradients are added: equal bits
+// or less traffic.
 #pragma once
 
 #include <array>

@@ -148,7 +148,7 @@ void RendezvousServer::wait(int most_ms) {
   (void)::eventfd_read(wake_.get(), &ignored);
 }
 
-// A few at a time, so that those who are proving themselves come to speak in between.
+// Accepts a few at a time, so that connections that send their proofs are served in between.
 void RendezvousServer::accept_some() {
   for (int count = 0; count < 8; ++count) {
     OwnedDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -237,8 +237,8 @@ bool RendezvousServer::take_handshake(Connection& c) {
   return c.send(&welcome, 1);
 }
 
-// No more is read than the request under way has, and memory grows with what came, not with what
-// was announced.
+// Reads no more than the present request has; memory grows with received bytes, not with announced
+// ones.
 bool RendezvousServer::take_request(Connection& c) {
   std::array<char, 16384> some;
   for (;;) {

@@ -1,9 +1,9 @@
 // engine/distributed/rendezvous_server.hpp — the key-value store of a run's ranks, on a thread of
 // rank 0.
 //
-// A connection that has not proven that it knows the run's secret gets bytes for one handshake and
-// no other memory, and a few seconds; there is a bounded number of them. Only the proven ones stay
-// when the ranks have met, and nothing listens from then on. Internal to RendezvousStore.
+// A connection that has not proven that it knows the run's secret gets memory for one handshake and
+// a few seconds; the number of such connections is bounded. When all ranks have connected, only
+// proven connections stay, and nothing listens any more. Internal to RendezvousStore.
 #pragma once
 
 #include <atomic>
@@ -23,13 +23,13 @@ class RendezvousServer {
   /// `listener`: a listening socket. `run`: as in rendezvous_wire.hpp. Throws Error(kFailure) when
   /// the process can have no more descriptors.
   RendezvousServer(OwnedDescriptor listener, const Secret& secret, std::string run);
-  /// Ends every connection; while the ranks have not met, once their ends have, or two seconds
-  /// later.
+  /// Closes every connection. If some ranks have not connected yet, waits up to two seconds for the
+  /// peers to close theirs first.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
-  /// From its return on nothing listens. Any thread.
+  /// Stops listening before it returns. Any thread.
   void stop_listening();
 
  private:

@@ -154,7 +154,7 @@ RendezvousStore::RendezvousStore(const Environment& environment, milliseconds ti
 
 RendezvousStore::~RendezvousStore() = default;
 
-// Many a host is told by its /etc/hosts that its own name is an address of its loopback.
+// On many hosts /etc/hosts maps the host's own name to an address of the loopback.
 void RendezvousStore::check_address() const {
   const bool are_several = environment_.local_world < environment_.world;
   if (are_several && !environment_.address_given && address_ == kLoopback) {
@@ -191,8 +191,8 @@ void RendezvousStore::host() {
   }
 }
 
-// A rank may come before rank 0 listens, to what an earlier run left, or while strangers crowd the
-// port: it tries until its time is over.
+// A rank may connect before rank 0 listens, or to a port of an earlier run, or while other
+// processes occupy the port: it retries until its time is over.
 void RendezvousStore::connect() {
   Patience patience(timeout_);
   for (Attempt last = Attempt::kNotThere;;) {
@@ -261,8 +261,9 @@ RendezvousStore::Attempt RendezvousStore::try_to_connect(int port) {
   return attempt;
 }
 
-// Nothing but a random number is sent to what has not proven itself. Another version says so before
-// it proves anything, as a stranger could: it ends this rank no sooner than one.
+// Only a random number is sent to a peer without a proof. A peer of another version says so before
+// it proves anything, and any process could say that: so it does not end this rank earlier than a
+// failed proof does.
 RendezvousStore::Attempt RendezvousStore::shake_hands(int socket, TimePoint until) const {
   const Secret secret(secret_);
   const std::string run = run_name();

@@ -1,12 +1,11 @@
-// engine/distributed/rendezvous_store.hpp — the key-value store of a run's ranks, as each of them
-// sees it: with deadlines that say who is missing.
+// engine/distributed/rendezvous_store.hpp — a rank's client of the run's key-value store, with
+// deadlines that name the missing rank.
 //
-// All ranks go through all() and leave_together() in the same order, and say how far they are: so a
-// deadline names the rank that is behind, here and in the flight recorder, and not one that waits
-// for it.
-// Rank 0 hosts it (rendezvous_server.hpp), on the one address that is named; every rank, rank 0
-// too, comes to it over a connection on which both sides have proven that they know the run's
-// secret. Blocking; of one thread. Internal to ProcessGroup.
+// All ranks call all() and leave_together() in the same order and publish how many of these steps
+// they have begun. So a deadline names the rank that is behind, here and in the flight recorder,
+// and not one that waits for it. Rank 0 hosts the store (rendezvous_server.hpp), on the one address
+// that is named. Every rank, also rank 0, uses it over a connection on which both sides have proven
+// that they know the run's secret. Blocking; of one thread. Internal to ProcessGroup.
 #pragma once
 
 #include <chrono>
@@ -29,16 +28,16 @@ class RendezvousServer;
 
 class RendezvousStore {
  public:
-  /// Hosts it (rank 0) and connects to it. Throws a user error when the port is taken, the address
-  /// cannot be listened at, or the secret is not what it must be; Error(kPeer) when no host of this
-  /// run's store is reached in time.
+  /// Hosts the store (rank 0) and connects to it. Throws a user error if the port is taken, the
+  /// address cannot be listened on, or the secret is invalid; Error(kPeer) if this run's store
+  /// cannot be reached in time.
   RendezvousStore(const Environment& environment, std::chrono::milliseconds timeout);
   ~RendezvousStore();
   RendezvousStore(const RendezvousStore&) = delete;
   RendezvousStore& operator=(const RendezvousStore&) = delete;
 
   void set(std::string_view key, std::string_view value);
-  /// Adds one and gives the new value.
+  /// Adds one to the key's count and returns the new value.
   std::int64_t count(std::string_view key);
   /// Waits for the value, which `rank` sets.
   [[nodiscard]] std::string get(std::string_view key, int rank);
@@ -46,9 +45,9 @@ class RendezvousStore {
   [[nodiscard]] std::vector<std::string> all(std::string_view key, std::string_view mine);
   /// Rank 0, which hosts the store, stays until all others have come here, too.
   void leave_together(std::string_view key);
-  /// All ranks are connected: nothing listens from now on, on whichever rank.
+  /// Call it when all ranks are connected: from then on no rank listens.
   void close_to_strangers();
-  /// The text of a secret of its own, from the run's and `what`.
+  /// Derives the text of another secret from the run's secret and `what`.
   [[nodiscard]] std::string derive_secret(std::string_view purpose, std::string_view what) const;
 
  private:
@@ -59,7 +58,7 @@ class RendezvousStore {
   void connect();
   [[noreturn]] void throw_not_met(Attempt last) const;
   void check_address() const;
-  /// On stderr: ranks that do not come are waited for in silence for minutes else.
+  /// Prints on stderr which rank is missing, because the wait can last minutes.
   void say_waiting_for(int rank) const;
   [[nodiscard]] Attempt try_to_connect(int port);
   [[nodiscard]] Attempt shake_hands(int socket, TimePoint until) const;
@@ -70,11 +69,12 @@ class RendezvousStore {
     std::string value;
   };
   Answered ask(rendezvous::Question question, std::string_view key, std::string_view value = {});
-  /// False: it is not there in time.
+  /// Returns false if the value is not set in time.
   [[nodiscard]] bool wait(std::string_view key, Patience& patience, std::string& value,
                           std::optional<int> rank = std::nullopt);
   void begin_step();
-  /// The first of the ranks that have begun the fewest steps; `otherwise` where all are as far.
+  /// Returns the first of the ranks that have begun the fewest steps; `otherwise` if all have begun
+  /// the same number.
   [[nodiscard]] int rank_behind(int otherwise);
   [[noreturn]] void throw_missing(std::string_view key, int ranks);
 

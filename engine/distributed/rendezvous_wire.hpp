@@ -1,11 +1,12 @@
-// engine/distributed/rendezvous_wire.hpp — what goes over a connection of the rendezvous, and its
-// bounds.
+// engine/distributed/rendezvous_wire.hpp — the messages of a rendezvous connection, and their
+// limits.
 //
 // First both ends prove that they know the secret of the run: the client sends an Opening with a
 // random nonce, the server an Answer with a nonce of its own and its proof, the client a Closing
-// with its proof, the server one byte. A proof covers both nonces, so that a recorded one is worth
-// nothing, and the run's id and restart count. Then the client asks (Request, key, value) and the
-// server replies (Reply, value), in turns. Ranks of one kind of machine: plain structures.
+// with its proof, the server one byte. A proof covers both nonces, so that it cannot be replayed,
+// and the run's id and restart count. Then the client sends requests (Request, key, value) and the
+// server replies (Reply, value), one at a time. Messages are plain structures: all ranks run on one
+// kind of machine.
 #pragma once
 
 #include <array>

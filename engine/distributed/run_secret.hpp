@@ -1,9 +1,9 @@
-// engine/distributed/run_secret.hpp — where the ranks of a run have their secret from.
+// engine/distributed/run_secret.hpp — finds or makes the secret that the ranks of a run share.
 //
-// From TANDEM_RUN_SECRET (`tandem launch` sets it), else from the file that TANDEM_RUN_SECRET_FILE
-// names. Under launchers that know neither, rank 0 makes one and leaves it, with the port it
-// listens at, as a note for the other ranks of its host: a file of mode 0600 in a folder that this
-// user alone can enter. Internal to RendezvousStore; blocks for file operations alone.
+// The secret comes from TANDEM_RUN_SECRET (`tandem launch` sets it), else from the file that
+// TANDEM_RUN_SECRET_FILE names. Under launchers that set neither, rank 0 makes one and writes it,
+// with its port, into a note for the other ranks of its host: a file of mode 0600 in a folder that
+// only this user can enter. Internal to RendezvousStore; blocks for file operations alone.
 #pragma once
 
 #include <optional>
@@ -14,8 +14,8 @@
 
 namespace tandem {
 
-/// The text of the secret that the user or `tandem launch` gave; empty: none was given. Throws a
-/// user error when it is too short or too long, or when the file is not this user's alone.
+/// Returns the secret that the user or `tandem launch` gave; empty if none. Throws a user error if
+/// it is too short or too long, or if others can access the file.
 [[nodiscard]] std::string given_secret(const Environment& environment);
 
 struct Note {
@@ -23,9 +23,10 @@ struct Note {
   std::string secret;
 };
 
-/// The note of the run that meets at the environment's port. The folders looked at, in this order:
-/// XDG_RUNTIME_DIR, /tmp/tandem-UID, ~/.cache/tandem/runs. One that another user owns or can enter
-/// does not count; where none of them does, one with a random name is made, /tmp/tandem-UID.XXXXXX.
+/// The note of the run whose rendezvous is at the environment's port. It lies in the first suitable
+/// folder of: XDG_RUNTIME_DIR, /tmp/tandem-UID, ~/.cache/tandem/runs. A folder that another user
+/// owns or can enter is not suitable; if none is, one with a random name is made,
+/// /tmp/tandem-UID.XXXXXX.
 class MeetingNote {
  public:
   explicit MeetingNote(const Environment& environment);
@@ -34,11 +35,11 @@ class MeetingNote {
   MeetingNote(const MeetingNote&) = delete;
   MeetingNote& operator=(const MeetingNote&) = delete;
 
-  /// Rank 0 calls it; replaces the note that an earlier run left. Throws a user error when no
-  /// folder is fit for it.
+  /// Rank 0 calls it; replaces the note of an earlier run. Throws a user error if no folder is
+  /// suitable.
   void leave(const Note& note);
   void remove() noexcept;
-  /// The other ranks call it; none: there is no note (yet).
+  /// The other ranks call it. Returns nullopt while there is no note.
   [[nodiscard]] std::optional<Note> read() const;
 
  private:

@@ -1,4 +1,5 @@
-// engine/exchange/exchange_tensor.hpp — a tensor's pieces to the ranks of a group, and theirs back.
+// engine/exchange/exchange_tensor.hpp — an all-to-all of a tensor's pieces among the ranks of a
+// group.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,10 +8,10 @@
 
 namespace tandem {
 
-/// `pieces` is cut along its first dimension into ranks() equal parts, of which part i goes to rank
-/// i; what came of rank i is part i of the result, which has the same shape, type and device. Where
-/// the exchange does not reach that device, by way of host memory. `pieces` goes before what the
-/// way back needs is made. Compute lane, as RankExchange::all_to_all().
+/// Cuts `pieces` along its first dimension into ranks() equal parts and sends part i to rank i.
+/// Returns a tensor of the same shape, type and device, whose part i came from rank i. Copies
+/// through host memory if the exchange does not reach that device; `pieces` is freed before memory
+/// for the copy back is allocated. Compute lane, as RankExchange::all_to_all().
 [[nodiscard]] at::Tensor exchange_tensor(RankExchange& exchange, at::Tensor pieces);
 
 }  // namespace tandem

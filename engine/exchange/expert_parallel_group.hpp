@@ -3,12 +3,11 @@
 //
 // With W ranks and expert-parallel size P, D = W / P ranks hold the same slice of the experts: rank
 // r holds slice r / D, as replica r % D. The replicas gather the slice from each other and reduce
-// its gradients among themselves. The ranks r, r + D, r + 2 D, ... hold one slice each: the
-// exchange group, within which the compute lane sends tokens to the slice that computes them and
-// back. Both groups have back ends of their own, so neither waits for what all ranks do. The
-// exchange group's rank j is rank j * D + d. So the blocks of a gradient, added one after another
-// and each in its ranks' order, are added in the order of all ranks: the bits of experts that every
-// rank has.
+// its gradients among themselves. The ranks r, r + D, r + 2 D, ... hold one slice each and form the
+// exchange group: its compute lanes send tokens to the rank whose slice computes them, and back.
+// Both groups have back ends of their own, so neither waits for collectives of all ranks. The
+// exchange group's rank j is rank j * D + d. So a gradient's blocks are added in the order of all
+// ranks, with the same bits as if every rank had all experts.
 // Thread rule: the rank's loop thread; exchange() is for the compute lane.
 // Failure: that of the back ends (PeerLost).
 #pragma once
@@ -29,7 +28,7 @@ namespace tandem {
 
 class ExpertParallelGroup {
  public:
-  /// Puts a back end that knows the units' blocks around one that knows host memory.
+  /// Wraps a back end for host memory into one for the units' blocks.
   using Stage =
       std::function<std::unique_ptr<CollectiveBackend>(std::unique_ptr<CollectiveBackend> slice)>;
   /// The accelerator that segments compute on, if there is one.
@@ -37,12 +36,13 @@ class ExpertParallelGroup {
     Stage stage;
     std::shared_ptr<Gpu> gpu;  // null on a simulated one
   };
-  /// Counts operations: those of the replicas on the loop's thread, the compute lane's there.
+  /// The logs that count operations: of the replicas on the loop's thread, of the lane on the
+  /// compute lane.
   struct Logs {
     CommsLog* replicas;
     CommsLog* lane;
   };
-  /// Blocks until all ranks are connected; they all make one, after their common back end.
+  /// Blocks until all ranks are connected. Collective, after the back end of all ranks was made.
   /// `units`: their names, for traces. Communicator, loop, pool and logs outlive it.
   ExpertParallelGroup(Communicator& communicator, EventLoop& loop, CpuPool& pool,
                       std::int64_t ep_size, std::vector<std::string> units, const Place& place = {},

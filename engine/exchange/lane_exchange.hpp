@@ -1,16 +1,15 @@
 // engine/exchange/lane_exchange.hpp — the all-to-all of a group of ranks, issued by the compute
 // lane in the middle of a segment.
 //
-// Data in a GPU's memory goes from there to the others' by NCCL where each rank has a GPU of
-// its own, else by way of pinned host memory, piece by piece; either begins behind what the compute
-// stream was given before, and the lane waits until it has ended. Other memory goes through the
-// host's.
-// It runs on a loop of its own, which runs on the lane's thread and only meanwhile: the lane waits
-// for what comes anyway, and a hand-over to the rank's loop and back would be two wake-ups of
-// sleeping threads more.
-// Thread rule: the compute lane, but for making it and give_up(). Its device is of its own loop.
-// Failure: that of the back end (PeerLost). It ends or gives up only while no lane exchanges,
-// because a step's task does not end before its lane.
+// Data in a GPU's memory goes to the other GPUs by NCCL if each rank has a GPU of its own, else
+// through pinned host memory, piece by piece. Both begin after the work that is queued on the
+// compute stream, and the lane waits until they end. Other data goes through host memory. The
+// exchange has a loop of its own, which runs on the lane's thread only during an exchange: the lane
+// waits for the data anyway, and using the rank's loop would cost two wake-ups of sleeping threads.
+// Thread rule: the compute lane, except the constructor and give_up(). Its device belongs to its
+// own loop.
+// Failure: that of the back end (PeerLost). It is destroyed, or give_up() called, only while the
+// lane does not exchange, because a step's task does not end before its lane.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +30,8 @@ namespace tandem {
 
 class LaneExchange final : public RankExchange {
  public:
-  /// Blocks until all ranks of `group` are connected, whose number is also CommsLog's `log_group`.
-  /// `log` (null: nothing is counted) outlives it. `gpu`: that the lane computes on; null: none.
+  /// Blocks until all ranks of `group` are connected. `log` (null: nothing is counted) outlives it;
+  /// `log_group` is the group's number there. `gpu`: the GPU that the lane computes on; null: none.
   LaneExchange(Communicator& communicator, const RankGroup& group, std::shared_ptr<Gpu> gpu,
                CommsLog* log, std::uint8_t log_group);
 

@@ -6,9 +6,10 @@
 
 namespace tandem {
 
-/// By the name of a parameter, as the Trainer tells them: "bias", "layernorm" or "rmsnorm" anywhere
-/// in it, or a part between dots that is "norm" or ends with "_norm", whatever the case; and
-/// GPT-2's "ln_1", "ln_2" and "ln_f", which the Trainer knows by their class.
+/// Whether a parameter's name is that of a norm or a bias by the Trainer's rules: it contains
+/// "bias", "layernorm" or "rmsnorm", or a component between dots is "norm" or ends with "_norm", in
+/// any case; or it is GPT-2's "ln_1", "ln_2" or "ln_f", which the Trainer recognises by their
+/// class.
 [[nodiscard]] bool is_norm_or_bias(std::string_view name);
 
 }  // namespace tandem

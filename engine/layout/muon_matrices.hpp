@@ -23,10 +23,11 @@ struct MuonMatrices {
   MatrixShape shape;
 };
 
-/// The matrices of a parameter that is orthogonalized.
+/// Returns the matrices of a parameter that is orthogonalized.
 [[nodiscard]] MuonMatrices matrices_of(const ParameterSpec& parameter);
 
-/// The group of UpdateRange and of TrainStep::Update, where Muon has two for each of the user's.
+/// Returns the parameter's group in UpdateRange and TrainStep::Update: Muon has two for each group
+/// of the user.
 [[nodiscard]] inline std::size_t muon_group(const ParameterSpec& parameter) {
   return 2 * parameter.group + (is_orthogonalized(parameter) ? 0 : 1);
 }

@@ -12,17 +12,18 @@
 
 namespace tandem {
 
-/// Where a unit's parameters lie in its flat block: adjacent, in the order of the UnitSpec, padding
-/// behind the last; and behind every expert's run up to a boundary of blocks.
+/// Positions of a unit's parameters in its flat block: adjacent, in the order of the UnitSpec, with
+/// padding after the last one. With experts, each expert's run is padded to a multiple of 512
+/// elements (norm tiles).
 struct ParameterLayout {
   std::vector<std::int64_t> offsets;  // first element of each parameter
   UnitLayout block;                   // the whole block and how ranks share it
   UnitLayout gathered;  // the block of a gather: one slice of the experts, if they are spread
-  // Elements of a slice without its padding: the next one would begin there.
+  // Elements of a slice of the experts without its padding.
   std::int64_t part_elements = 0;
 
   static ParameterLayout of(const UnitSpec& unit, const Sharding& sharding);
-  /// Where an element would be if slices lay together without padding: the same for every
+  /// Returns an element's position if slices were adjacent without padding: the same for every
   /// expert-parallel size and number of ranks.
   [[nodiscard]] std::int64_t position_of(std::int64_t element) const noexcept;
 };

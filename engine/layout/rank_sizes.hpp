@@ -1,9 +1,9 @@
-// engine/layout/rank_sizes.hpp — how many bytes a rank holds of each kind, from a model's units and
-// the sizes of a run.
+// engine/layout/rank_sizes.hpp — the bytes of each kind that a rank allocates, computed from a
+// model's units and the sizes of a run.
 //
-// One source of truth: Rank allocates by these figures, and the memory plan adds them up before
-// anything is allocated. Nothing here allocates, and a model without segments to run (a
-// description) will do. Pure: any thread.
+// Rank allocates by these figures, and the memory plan adds up the same figures before anything is
+// allocated. Nothing here allocates, and a description of a model, without segments, is enough.
+// Pure: any thread.
 #pragma once
 
 #include <cstddef>
@@ -22,19 +22,19 @@ namespace tandem {
 
 struct Config;
 
-/// Elements of a streamed unit that are on the device at a time, for each slice under way: enough
-/// that a copy takes much longer than it takes to begin one.
+/// Elements of each slice of a streamed unit: enough that a copy takes much longer than starting
+/// it.
 inline constexpr std::size_t kStreamedSliceElements = 256 * std::size_t{1024};
 
-/// Room for second copies of state, which updates ahead of the verdict write to (--overlap full).
+/// Limits on shadows, the second copies of state that speculative updates write (--overlap full).
 struct ShadowBudget {
   std::size_t units = 0;                // at most
   std::size_t bytes = 0;                // at most, of one rank, on the host
   std::size_t device_bytes = SIZE_MAX;  // at most, on its device
 
-  /// As the options say; chosen: all that a rank's share of the free memory holds.
+  /// Returns the budget of the options; if they leave it open, a rank's share of the free memory.
   static ShadowBudget of(const EngineOptions& options, std::int64_t world_size);
-  /// The bytes of one of `ranks` ranks, together a quarter of `host_bytes`.
+  /// Returns the bytes of one of `ranks` ranks, which together have a quarter of `host_bytes`.
   static std::size_t share_of(std::uint64_t host_bytes, std::int64_t ranks);
 };
 
@@ -51,8 +51,7 @@ struct RankShape {
   static RankShape of(const Config& config, const EngineOptions& options);
 };
 
-/// Bytes of one unit on one rank. In fp32 the weights are the master, and that has no bytes of its
-/// own.
+/// Bytes of one unit on one rank. In fp32 the weights are the master, so the master takes no bytes.
 struct UnitSizes {
   std::size_t weights = 0;  // the whole block where it stays replicated, else this rank's slice
   // this rank's slice, which has memory of its own beside a block on a device
@@ -83,52 +82,53 @@ struct RankSizes {
   std::vector<PoolSizes> weight_pools;    // [pool] of SlotClasses::weights
   std::vector<PoolSizes> gradient_pools;  // [pool] of SlotClasses::gradients
   std::size_t gather_slots = 0;           // of the shared pool
-  /// Units with a second copy of master and state, in the order in which gradients come: the sooner
-  /// a gradient is reduced, the more of the backward the unit's update can use. Gradients of the
-  /// last visit come with the verdict, so their units gain nothing.
+  /// Units with a shadow, in the order in which their gradients come: the sooner a gradient is
+  /// reduced, the more of the backward can hide the update. Gradients of the last visit come with
+  /// the verdict, so their units have no shadow.
   std::vector<std::size_t> shadows;
-  /// Where nothing is ever added (one micro-step on one rank) a 16-bit gradient is kept as it is:
-  /// the same values, hence the same bits later on, at half the memory and traffic.
+  /// With one micro-step on one rank nothing is added to a gradient, so a 16-bit one keeps its
+  /// type: the same bits for half the memory and traffic.
   DType accumulator_type = DType::kF32;
   /// Whether peers read the accumulators: an all-reduce makes whole ones from the parts of all
   /// ranks.
   bool accumulators_shared = false;
-  // Host memory of joint updates: where Muon has a whole unit's directions together, and what it
-  // works with beside the largest matrix.
+  // Host memory of joint updates: a whole unit's directions, and Muon's work space for the largest
+  // matrix.
   std::size_t direction_block_bytes = 0;
   std::size_t direction_scratch_bytes = 0;
-  // Device memory for the arrays of one slice that are copied from the host, 0 without such
-  // arrays: of streamed units, and of the other units that are updated on the device.
+  // Device memory for the arrays of one slice that are copied from the host, for streamed units and
+  // for other units that are updated on the device; 0 if there are none.
   std::size_t stream_stage_bytes = 0;
   std::size_t resident_stage_bytes = 0;
   std::size_t device_base_bytes = 0;  // slots and whole blocks on an accelerator
-  // State on NVMe: the file, the host memory of a slice under way, and that of the largest unit,
-  // which is copied there to be loaded and saved.
+  // State on NVMe: bytes of the file, of host memory for a slice under way, and of host memory for
+  // the largest unit, which is copied there to be loaded and saved.
   std::size_t nvme_file_bytes = 0;
   std::size_t nvme_stage_bytes = 0;
   std::size_t nvme_copy_bytes = 0;
-  // Host memory through which a shard on NVMe is gathered, and a gradient reduced; 0: straight
-  // from and to the slots.
+  // Bytes of the transfer buffer through which a shard on NVMe is gathered, and a gradient reduced;
+  // 0 if the file is read into the slots and written from them.
   std::size_t nvme_shard_bytes = 0;
   std::size_t nvme_accumulator_bytes = 0;
 
-  /// Bytes of an accelerator's memory that a unit holds because of its placement, beside slots,
+  /// Returns the bytes of device memory that a unit takes because of its placement, without slots,
   /// whole blocks and shadows.
   [[nodiscard]] std::size_t device_bytes_of(std::size_t unit) const;
-  /// All that a rank holds in an accelerator's memory: slots, whole blocks, state, shadows, stages.
+  /// Returns all bytes of a rank in device memory: slots, whole blocks, state, shadows, transfer
+  /// buffers.
   [[nodiscard]] std::size_t device_bytes() const;
 
-  /// Throws user_error when the slots asked for cannot work.
+  /// Throws user_error if the number of slots asked for is too small.
   static RankSizes of(const Model& model, const RankShape& shape, const Sharding& sharding,
                       const SlotClasses& classes);
 
  private:
-  /// Whether a unit's weights lie on NVMe, [unit].
+  /// Returns, by unit, whether its weights lie on NVMe.
   static std::vector<bool> weights_on_nvme(const Model& model, const RankShape& shape,
                                            const Sharding& sharding);
   void count_on_nvme(const UnitSizes& unit, std::size_t elements, const RankShape& shape);
-  /// Counts what gathers and reductions of units with weights on NVMe need. `straight`: one rank's,
-  /// in host memory.
+  /// Counts the transfer buffers of gathers and reductions of units with weights on NVMe.
+  /// `straight`: a single rank in host memory, which needs none for gathers.
   void count_nvme_passage(bool straight, bool is_kept);
 };
 

@@ -1,4 +1,4 @@
-// engine/layout/resident_bytes.hpp — what a rank holds in memory for the whole run.
+// engine/layout/resident_bytes.hpp — the bytes that a rank keeps in memory for the whole run.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ struct ResidentBytes {
   std::size_t shadows = 0;     // for updates ahead of the verdict
   std::size_t staging = 0;     // between host and device, at most
   std::size_t boundaries = 0;  // of segments, that lie in host memory for their backward
-  // On the device, where there is one, at its most: the engine's blocks; of a GPU also all that
-  // ATen's allocator took, of a simulated one the boundaries that activation checkpointing keeps.
+  // Peak bytes on the device: the engine's blocks; on a GPU also all that ATen's allocator took, on
+  // a simulated device the boundaries that activation checkpointing keeps. 0 without a device.
   std::size_t device = 0;
 
   /// All bytes of the host.

@@ -1,5 +1,5 @@
-// engine/layout/sharding.hpp — what a ZeRO stage keeps on a rank, unit by unit: the only place
-// that knows the stage's number.
+// engine/layout/sharding.hpp — what a rank keeps of each unit at a ZeRO stage. No other file
+// depends on the stage's number.
 //
 //   stage  weights                gradient blocks        accumulators, master, moments
 //   0      whole, all the time    one slot for each unit  whole, the same on every rank
@@ -7,13 +7,13 @@
 //   2      whole, all the time    a few shared slots      this rank's slice
 //   3      gathered into slots    a few shared slots      this rank's slice
 //
-// Everything else is one mechanism: a unit is gathered when a visit needs it in a newer version
-// than the one that lies there, its gradient is reduced after each micro-step, and each rank
-// updates what it keeps. At stage 3 small units stay replicated too
-// (stage3_param_persistence_threshold), since a gather of few bytes costs as much as one of many,
-// and so do those that ask for it (UnitSpec::stays_gathered).
-// Units whose experts are spread over ranks (ep_size > 1) lie as at stage 3 at every stage: a
-// rank's slice is a slice of its expert slice, and a gather brings that.
+// All stages share one mechanism: a unit is gathered when a visit needs a newer version than the
+// rank has, its gradient is reduced after each micro-step, and each rank updates what it keeps. At
+// stage 3 small units stay replicated too (stage3_param_persistence_threshold), since a gather of
+// few bytes costs as much as one of many, and so do those that ask for it
+// (UnitSpec::stays_gathered). Units whose experts are spread over ranks (ep_size > 1) are sharded
+// as at stage 3, at every stage: a rank keeps a slice of its expert slice, and a gather completes
+// the expert slice.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ namespace tandem {
 
 struct ZeroConfig;
 
-/// The expert-parallel size of the model's units; 1: no experts are spread. Throws user_error when
-/// they do not suit each other, the experts or the number of ranks.
+/// Returns the expert-parallel size of the model's units; 1 if no experts are spread. Throws
+/// user_error if sizes differ between units, or do not divide the experts or the ranks.
 [[nodiscard]] std::int64_t require_ep_size(const Model& model, std::int64_t world_size);
 
 struct Sharding {
@@ -52,7 +52,8 @@ struct Sharding {
   [[nodiscard]] std::uint32_t slice(const UnitSpec& unit) const noexcept {
     return is_sharded(unit) ? rank : 0;
   }
-  /// The layout that a gather brings: the whole unit, or the experts with which this rank computes.
+  /// Returns the layout of a gathered block: the whole unit, or the experts that this rank
+  /// computes.
   [[nodiscard]] UnitLayout gathered_layout_of(const UnitSpec& unit) const;
 };
 

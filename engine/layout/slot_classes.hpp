@@ -1,7 +1,7 @@
-// engine/layout/slot_classes.hpp — which units share slots with which.
+// engine/layout/slot_classes.hpp — divides units into pools; the units of a pool share slots.
 //
-// Slots of one pool are equally large, so a unit much larger than the rest (an embedding, a head)
-// would blow up every slot: it gets a pool of its own, with one slot. So does a unit that several
+// Slots of one pool have the same size, so a unit much larger than the rest (an embedding, a head)
+// would enlarge every slot: it gets a pool of its own, with one slot. So does a unit that several
 // segments use (tied weights), because its gradient stays open from its first visit in backward to
 // its last and would block the pool's order meanwhile. All other units share pool 0. Weights that
 // stay replicated need no slot, nor do gradients of frozen units; gradients may have one for each

@@ -1,10 +1,10 @@
 // engine/layout/step_plan.hpp — the order in which a pass over the model visits its segments, and
-// what each visit gathers.
+// the units that each visit gathers.
 //
 // Everything whose order must be the same on all ranks (gathers, slot grants, reductions) takes its
-// number from here, never from what happens to be ready first. Every use of a unit that lives in
-// slots has a ticket of its slot pool; tickets grow along the plan and go on from one pass to the
-// next, so that a pool knows how far away a unit's next use is.
+// number from here, never from the order of arrival. Every use of a unit in slots has a ticket of
+// its slot pool; tickets grow along the plan and continue from one pass to the next, so that a pool
+// knows how far away a unit's next use is.
 #pragma once
 
 #include <array>
@@ -19,8 +19,8 @@ namespace tandem {
 
 enum class Phase : std::uint8_t { kForward, kBackward };
 
-/// The communicators: all ranks, and the ranks that hold the same slice of the experts. Each
-/// numbers its operations by itself.
+/// The communicators: all ranks, and the ranks with the same slice of the experts. Each has numbers
+/// of its own for its operations.
 inline constexpr std::size_t kWorld = 0;
 inline constexpr std::size_t kExpertParallel = 1;
 using CommunicatorOrders = std::array<std::uint64_t, 2>;  // by communicator
@@ -31,10 +31,10 @@ struct UnitUse {
   std::size_t pool = kNoPool;           // of weight slots; kNoPool: its weights stay replicated
   std::size_t gradient_pool = kNoPool;  // of gradient slots; kNoPool: frozen
   std::uint64_t ticket = 0;             // of the pool, relative to the pass
-  // The same unit's next ticket; beyond the pass: in the pass that follows.
+  // The same unit's next ticket; after its last use in the pass: the ticket in the next pass.
   std::uint64_t next_use = 0;
   std::size_t communicator = kWorld;  // the collectives that its gathers and reductions go through
-  // The place of the gather among all gathers of its communicator, relative to the pass.
+  // The gather's number among all gathers of its communicator, relative to the pass.
   std::uint64_t order = 0;
   std::uint64_t blocks = 1;     // that a reduction of its gradient adds up, each with a number
   bool first_gradient = false;  // backward: opens the unit's gradient slot in this micro-step
@@ -62,7 +62,7 @@ struct StepPlan {
   /// One forward sweep without backward.
   static StepPlan inference(const Model& model, const SlotClasses& classes);
 
-  /// For each unit the position of the first visit that uses it: the deadline of its update.
+  /// Returns, by unit, the number of the first visit that uses it: the deadline of its update.
   [[nodiscard]] std::vector<std::uint64_t> first_visits(std::size_t unit_count) const;
 };
 

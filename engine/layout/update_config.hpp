@@ -1,4 +1,5 @@
-// engine/layout/update_config.hpp — the optimizer of a config as the update kernels take it.
+// engine/layout/update_config.hpp — converts a config's optimizer into the form that the update
+// kernels take.
 #pragma once
 
 #include <vector>
@@ -8,16 +9,15 @@
 
 namespace tandem {
 
-/// lr and betas are the optimizer block's; a schedule puts its own in their place, step by
-/// step.
+/// lr and betas are the config's; a schedule replaces them at each step.
 [[nodiscard]] UpdateConfig update_config(const OptimizerConfig& optimizer);
 
-/// The updates of a parameter group: the one, and with Muon a second, AdamW, for parameters that
-/// are not orthogonalized (muon_group()).
+/// Returns the updates of a parameter group: one, and with Muon a second one, AdamW, for parameters
+/// that are not orthogonalized (muon_group()).
 [[nodiscard]] std::vector<UpdateConfig> update_groups(UpdateConfig group, double adam_lr_factor);
 
-/// Throws user_error where the optimizer has no such layout of state, or weights of that type have
-/// no use for it.
+/// Throws user_error if the optimizer does not support the layout of state, or weights of that type
+/// have no use for it.
 void require_state_layout(const UpdateConfig& update, StateLayout layout, DType type);
 
 /// The type of weights, activations and gradients of a micro-step.

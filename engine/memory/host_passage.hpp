@@ -1,5 +1,5 @@
-// engine/memory/host_passage.hpp — the host memory that what lies on an accelerator passes through,
-// to be loaded and saved. Pure: any thread.
+// engine/memory/host_passage.hpp — the host memory of transfer buffers, through which data on an
+// accelerator is loaded and saved. Pure: any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-/// The most that a rank needs of it: with the state of all units there.
+/// Returns the most bytes that a rank needs: with the state of all units on the accelerator.
 [[nodiscard]] std::int64_t most_host_passage(const Model& model, PlanInput input);
 
 }  // namespace tandem

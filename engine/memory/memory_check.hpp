@@ -1,9 +1,9 @@
 // engine/memory/memory_check.hpp — whether a memory plan fits, and the smallest change that makes
 // it fit.
 //
-// Asked before anything is allocated or written. A run that does not fit ends with exit code 3, the
-// plan's table, and one line that says what is short and what to change. Pure but for
-// MemoryLimits::of_machine(). Any thread.
+// Checked before anything is allocated or written. A run that does not fit ends with exit code 3,
+// the plan's table, and one line that says which memory is too small and what to change. Pure,
+// except MemoryLimits::of_machine(). Any thread.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,10 @@ struct MemoryLimits {
   std::optional<MemoryLimit> disk;
   std::optional<MemoryLimit> nvme;  // of a host, for all of its ranks
 
-  /// The memory that is free on this machine: MemAvailable, cut by the cgroup's limit; the
-  /// accelerator's free memory. Memory that this process and its `ranks_per_host` likes hold
-  /// already counts as free, since a plan counts it, too. (Shared memory is memfds: they have no
-  /// limit of their own; the size of /dev/shm does not bound them.)
+  /// Returns the free memory of this machine: MemAvailable, at most the cgroup's limit; the
+  /// accelerator's free memory. Memory that the `ranks_per_host` processes of this run already use
+  /// counts as free, because the plan counts it, too. (Shared memory is memfds: the size of
+  /// /dev/shm does not limit them.)
   static MemoryLimits of_machine(std::int64_t ranks_per_host, bool accelerator);
 };
 
@@ -45,7 +45,7 @@ struct Shortfall {
 [[nodiscard]] std::optional<Shortfall> shortfall_of(const MemoryPlan& plan,
                                                     const MemoryLimits& limits);
 
-/// Changes that an advice may name; the trainers leave out those that this version does not have.
+/// Changes that an advice may name; trainers switch off those that they do not offer.
 struct ChangesAllowed {
   bool state_formats = true;  // optimizer_state
   bool ranks = true;
@@ -53,15 +53,15 @@ struct ChangesAllowed {
   bool ratio_is_given = false;  // offload_ratio, of the options or the config
 };
 
-/// Lets as few boundaries leave as make the run fit, with placements and all else as they are; all
-/// that can, where fewer do not do. Without a limit, and unless that is to be chosen: as the input
-/// has it.
+/// Offloads the fewest boundaries with which the run fits, with placements and all else unchanged;
+/// all movable ones if that is not enough. Changes nothing without a limit, or if the input does
+/// not leave the choice open.
 void choose_offload(const Model& model, PlanInput& input, const MemoryLimits& limits);
 
-/// A plan with its optimizer state placed: on the host as far as it fits, then on the accelerator
-/// from the first unit on (the first units' weights are needed soonest, so they gain most). Shadows
-/// that are chosen get what room is left, at most a quarter of all. Boundaries leave where that is
-/// to be chosen.
+/// Plans memory and places the optimizer's state: on the host as far as it fits, then on the
+/// accelerator from the first unit on (the first units' weights are needed soonest, so they gain
+/// most). If shadows are to be chosen, they get the remaining memory, at most a quarter of all.
+/// Boundaries are offloaded if that is to be chosen (choose_offload()).
 [[nodiscard]] MemoryPlan plan_and_place(const Model& model, PlanInput& input,
                                         const MemoryLimits& limits);
 
@@ -72,7 +72,8 @@ struct Change {
 
   [[nodiscard]] std::string text() const;
 };
-/// The least intrusive change that fits; nothing when none of up to four parts does.
+/// Returns the least intrusive change with which the run fits; nullopt if no change of up to four
+/// parts is enough.
 [[nodiscard]] std::optional<Change> smallest_change(const Model& model, const PlanInput& input,
                                                     const MemoryLimits& limits,
                                                     const ChangesAllowed& allowed = {});
@@ -80,7 +81,7 @@ struct Change {
 struct FitReport {
   MemoryPlan plan;
   std::optional<Shortfall> lacks;  // nothing: it fits
-  // Where it does not: the smallest change without more ranks; files are last.
+  // If it does not fit: the smallest change without more ranks; NVMe is the last resort.
   std::optional<Change> change;
   std::optional<Change> ranks;  // where that is none or files: a change with more ranks
 
@@ -93,7 +94,7 @@ struct FitReport {
 [[nodiscard]] FitReport check_fit(const Model& model, PlanInput input, const MemoryLimits& limits,
                                   const ChangesAllowed& allowed = {});
 
-/// A run does not fit: what() is the advice, and table() the plan that it comes from.
+/// Thrown if a run does not fit: what() is the advice, table() the plan.
 class DoesNotFit : public Error {
  public:
   DoesNotFit(const std::string& advice, std::string table)

@@ -32,13 +32,13 @@ constexpr std::int64_t kDriverBytes = std::int64_t{896} << 20;
 constexpr std::int64_t kContextBytes = std::int64_t{896} << 20;
 constexpr std::int64_t kCommunicatorBytes = std::int64_t{1} << 29;
 // Memory that ATen's allocator holds there beside tensors: cuBLAS's workspaces and begun segments;
-// and free blocks of other lengths' rows: a part of what is alive at the highest point (15 % were
-// measured), and so much at most, for it gives them back before it runs out of memory.
+// and free blocks of other lengths' rows: a part of the live memory at the peak (15 % were
+// measured), with an upper limit, because it frees them before it runs out of memory.
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{128} << 20;
 constexpr std::int64_t kFreeBlocksPart = 5;  // a fifth
 constexpr std::int64_t kMostFreeBlocksBytes = std::int64_t{2} << 30;
-// Pages of LibTorch that a step touches first: measured, file-backed memory grows by so much after
-// the engine is made.
+// Pages of LibTorch that a step touches first: the measured growth of file-backed memory after the
+// engine is made.
 constexpr std::int64_t kLaterPagesBytes = std::int64_t{24} << 20;
 // No run comes near it; more of them would overflow the figures of activations.
 constexpr std::int64_t kMostTokensOfBatch = std::int64_t{1} << 26;
@@ -97,8 +97,8 @@ class Planner {
   [[nodiscard]] MemoryKind copied() const {
     return in_.accelerator ? MemoryKind::kPinned : MemoryKind::kHost;
   }
-  /// The kind of memory of a unit's state. Of a unit that the pool updates only weights and
-  /// gradients travel.
+  /// Returns the kind of memory of a unit's state. If the pool updates a unit, only its weights and
+  /// gradients cross the link.
   [[nodiscard]] MemoryKind state_of(std::size_t unit) const {
     const bool streams = sizes_.units[unit].placement == StatePlacement::kStreamed;
     if (sizes_.units[unit].placement == StatePlacement::kNvme ||

@@ -1,11 +1,11 @@
-// engine/memory/memory_plan.hpp — what a rank will hold, by kind of memory and purpose, before
-// anything is allocated.
+// engine/memory/memory_plan.hpp — the bytes that a rank will allocate, by kind of memory and
+// purpose, before anything is allocated.
 //
-// A pure function of a model's units and of the run's sizes. What Rank allocates is counted by the
-// formulas it allocates by (RankSizes); activations come from the segments' own figures, walked in
-// the order in which TrainStep runs them. A model that is only described (models/causal_lm.hpp)
-// will do: a plan needs config.json and nothing else. Units of one rank are all alike in size, so
-// one plan holds for every rank. Any thread.
+// A pure function of a model's units and of the run's sizes. Rank's allocations are counted by the
+// formulas that Rank uses (RankSizes); activations come from the segments' own figures, in the
+// order in which TrainStep runs them. A description of a model (models/causal_lm.hpp) is enough: a
+// plan needs only config.json. A unit's slices have the same size on all ranks, so one plan is
+// valid for every rank. Any thread.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@
 
 namespace tandem {
 
-/// Pinned: host memory that the accelerator copies from and to. Shared: host memory that the ranks
-/// of a host read from each other; each owner counts its own. NVMe: files of optimizer state.
+/// Pinned: host memory that the accelerator copies from and to. Shared: host memory that other
+/// ranks of the host read; its owner counts it. NVMe: files of optimizer state.
 enum class MemoryKind : std::uint8_t { kDevice, kPinned, kHost, kShared, kDisk, kNvme };
 inline constexpr std::size_t kMemoryKinds = 6;
 std::string_view name_of(MemoryKind kind);
@@ -65,8 +65,8 @@ struct PlanInput {
   // resident before the engine is made; 0: as programs usually have
   std::int64_t process_bytes = 0;
 
-  /// Whether boundaries have another place to lie in: beside an accelerator host memory, else the
-  /// folder on NVMe.
+  /// Whether boundaries can be offloaded: to host memory with an accelerator, else to the folder on
+  /// NVMe.
   [[nodiscard]] bool can_offload() const {
     return shape.engine.activation_checkpointing &&
            (has_device() || !shape.engine.nvme.path.empty());
@@ -76,7 +76,7 @@ struct PlanInput {
     return accelerator || shape.engine.device != DeviceKind::kCpu;
   }
 
-  /// As a config and the engine's options say; rows from the config's micro-batch.
+  /// Returns the input for a config and the engine's options; rows from the config's micro-batch.
   static PlanInput of(const Config& config, const EngineOptions& options,
                       std::int64_t ranks_per_host);
 };
@@ -101,16 +101,16 @@ struct MemoryPlan {
   std::int64_t parameters = 0;
   std::size_t gather_slots = 0;
   std::vector<std::size_t> shadows;  // units that can be updated ahead of the verdict
-  /// Bytes that a simulated accelerator's memory will hold, which the host has and which is counted
-  /// there; and those of them that are not kept for the whole run: boundaries between segments.
+  /// Bytes in a simulated accelerator's memory, which is host memory and counted there; then those
+  /// of them that are not kept for the whole run: boundaries between segments.
   std::int64_t simulated_bytes = 0;
   std::int64_t simulated_boundaries = 0;
   std::size_t leaving_boundaries = 0;  // that lie elsewhere between forward and backward
   std::int64_t leaving_bytes = 0;      // of these together
-  // Bytes of a rank and a step that pass through the file: updates run behind the verdict and
-  // under the next forward, which gathers weights; what is left is gathered and reduced under
-  // backward, and by further micro-steps, or is boundaries, written in forward and read in
-  // backward.
+  // Bytes that a rank reads from and writes to the file in a step. `nvme_updating`: by updates,
+  // after the verdict and under the next forward, which also gathers weights. `nvme_computing`: by
+  // gathers and reductions during backward and further micro-steps, and by boundaries, written in
+  // forward and read in backward.
   NvmeBytes nvme_updating;
   NvmeBytes nvme_computing;
   std::int64_t ranks_per_host = 1;
@@ -126,11 +126,10 @@ struct MemoryPlan {
   [[nodiscard]] std::int64_t nvme_total() const;
 };
 
-/// Throws user_error for sizes that no run could have (gather slots, a row longer than the model's
-/// positions).
+/// Throws user_error for impossible sizes (gather slots, a row longer than the model's positions).
 [[nodiscard]] MemoryPlan plan_memory(const Model& model, const PlanInput& input);
 
-/// A table for people: a line per purpose, a column per kind that is used.
+/// Returns a table: a line per purpose, a column per kind that is used.
 [[nodiscard]] std::string plan_table(const MemoryPlan& plan);
 /// "1.5 GiB", "20.0 MiB".
 [[nodiscard]] std::string size_text(std::int64_t bytes);

@@ -1,4 +1,4 @@
-// engine/memory/saved_parameters.hpp — how much of a model is saved when it is trained.
+// engine/memory/saved_parameters.hpp — the size of the model that a run saves at its end.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace tandem {
 
-/// Elements: all, but of a model with adapters (UnitSpec::stays_gathered) those that learn.
+/// Returns the number of saved elements: all, or for a model with adapters
+/// (UnitSpec::stays_gathered) the trained ones.
 [[nodiscard]] std::int64_t saved_parameters(const Model& model);
 
 }  // namespace tandem

@@ -1,10 +1,10 @@
 // engine/metrics/comms_summary.hpp — what DeepSpeed's comms_logger reports: a table of each
 // operation and message size.
 //
-// Names and columns are DeepSpeed's, and one of our own: exposed, the time for which the compute
-// lane stood still. A message is what a rank hands in: its shard of an all-gather, the whole block
-// of a reduction. Rates are of the whole block over all the operations' time, as nccl-tests defines
-// them; averages are plain means.
+// Names and columns are DeepSpeed's, with one more: exposed, the time for which the compute lane
+// stood still. A message's size is that of a rank's input: its shard for an all-gather, the whole
+// block for a reduction. Rates divide the whole block by the operations' time, as in nccl-tests;
+// averages are plain means.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ struct CommsRow {
   double exposed_s = 0;
   double algorithm_gbps = 0;
   double bus_gbps = 0;
-  // Where CommsSummary::compares_stragglers: of the latest operations, as many as were kept.
+  // If CommsSummary::compares_stragglers: the number of compared operations, the latest ones that
+  // were kept.
   std::int64_t compared = 0;
   double least_s = 0;      // sum of the shortest time that a rank had for each
   double straggler_s = 0;  // sum of this rank's time beyond that
@@ -49,11 +50,11 @@ struct CommsSummary {
 [[nodiscard]] CommsSummary summarise_comms(std::span<const CommsLog* const> logs,
                                            const Model& model, std::int64_t world_size);
 
-/// The times of the latest operations, of all rows in the summary's order, in rank order: of each
-/// rank as many as `mine`. Fills in what CommsRow says of stragglers for this rank.
+/// Fills in CommsRow's figures on stragglers for this rank. `all`: latest_times() of all ranks, in
+/// rank order, each as long as `mine`.
 void compare_stragglers(CommsSummary& summary, std::span<const float> mine,
                         std::span<const float> all);
-/// This rank's part of that.
+/// Returns this rank's times of its latest operations, of all rows in the summary's order.
 [[nodiscard]] std::vector<float> latest_times(std::span<const CommsLog* const> logs);
 
 /// As log_summary() prints it.

@@ -1,5 +1,5 @@
-// engine/metrics/cut_metrics.hpp — a run's metrics without what lies behind the step that it is
-// resumed from, so that the steps made again do not stand there twice.
+// engine/metrics/cut_metrics.hpp — removes the metrics of steps after the one that a run resumes
+// from, so that repeated steps do not appear twice.
 #pragma once
 
 #include <cstdint>
@@ -8,20 +8,22 @@
 
 namespace tandem {
 
-/// Whether csv_monitor names its files so.
+/// Whether this is the name of a file of csv_monitor.
 [[nodiscard]] bool is_monitor_csv(std::string_view name) noexcept;
 
-/// The lines of a metrics.jsonl whose "step" is at most `last_step`; a torn last line goes.
+/// Returns the lines of a metrics.jsonl whose "step" is at most `last_step`, without an incomplete
+/// last line.
 [[nodiscard]] std::string metrics_until(std::string_view lines, std::int64_t last_step);
-/// The records of a TensorBoard event file whose step is at most `last_step`; a torn last one goes.
+/// Returns the records of a TensorBoard event file whose step is at most `last_step`, without an
+/// incomplete last one.
 [[nodiscard]] std::string events_until(std::string_view records, std::int64_t last_step);
 
-/// The rows of a CSV file, behind the one of names, whose first column is at most `last_step`.
+/// Returns the header of a CSV file and the rows whose first column is at most `last_step`.
 [[nodiscard]] std::string rows_until(std::string_view rows, std::int64_t last_step);
 
-/// Cuts metrics.jsonl, the event files and csv_monitor's files of a folder, those that are there;
-/// each is replaced as a whole. A monitor's folder has samples for steps. Throws Error naming the
-/// path.
+/// Cuts a folder's metrics.jsonl, event files and csv_monitor's files, as far as they exist; each
+/// is replaced as a whole. In a monitor's folder `last_step` counts samples. Throws Error naming
+/// the path.
 void cut_metrics(const std::string& folder, std::int64_t last_step);
 
 }  // namespace tandem

@@ -20,7 +20,7 @@ namespace tandem {
 /// One framed record around `data`.
 [[nodiscard]] std::string tfrecord(std::string_view data);
 
-/// Whether event files are named so.
+/// Whether this is the name of an event file.
 [[nodiscard]] bool is_event_file(std::string_view name) noexcept;
 
 using Scalar = std::pair<std::string_view, double>;  // tag, value
@@ -39,7 +39,7 @@ class EventWriter {
   /// whole.
   void write(std::int64_t step, const std::vector<Scalar>& scalars);
 
-  /// As LineFile's.
+  /// Syncs and closes the file, as LineFile::close() does.
   void close() { file_.close(); }
 
   [[nodiscard]] const std::string& path() const noexcept { return file_.path(); }

@@ -1,5 +1,5 @@
-// engine/metrics/flops.hpp — how many floating-point operations a training step is worth, by two
-// customs, and what a segment asks of a device.
+// engine/metrics/flops.hpp — the floating-point operations of a training step, by two conventions,
+// and those of a segment on a device.
 #pragma once
 
 #include <cstddef>
@@ -37,16 +37,16 @@ struct SegmentShape {
 [[nodiscard]] double backward_flops(const SegmentShape& shape, std::int64_t sequences,
                                     std::int64_t length, bool recomputes) noexcept;
 
-/// The elements of a segment's weight that a token is multiplied with, each as often as it is; idle
-/// ones among them.
+/// Returns the elements of a segment's weights that a token is multiplied with, counted by their
+/// uses, idle ones included.
 [[nodiscard]] std::int64_t multiplied_elements(const Model& model, std::size_t segment,
                                                std::size_t weight);
-/// By its weights and costs (engine/types/model.hpp).
+/// Returns the shape from the segment's weights and costs (engine/types/model.hpp).
 [[nodiscard]] SegmentShape segment_shape(const Model& model, std::size_t segment);
 
-/// The work for a token of a sequence in training: forward and backward of all segments,
-/// recomputation not counted. Looking up an embedding is no work, a tied one counts as the head's
-/// matrix; only the experts that the token takes count.
+/// Returns the operations for one token in training: forward and backward of all segments, without
+/// recomputation. Looking up an embedding counts nothing, a tied embedding counts as the head's
+/// matrix; only the experts that the token uses count.
 [[nodiscard]] double model_flops_per_token(const Model& model, std::int64_t length);
 
 }  // namespace tandem

@@ -1,7 +1,7 @@
-// engine/metrics/flops_profile.hpp — what DeepSpeed's flops_profiler reports of a step: its
-// summary, the largest modules of each depth, the tree.
+// engine/metrics/flops_profile.hpp — the report of DeepSpeed's flops_profiler for a step: summary,
+// largest modules of each depth, tree.
 //
-// Layout and units are DeepSpeed's, and one figure of our own: the share of the measured peak.
+// Layout and units are DeepSpeed's, with one more figure: the share of the measured peak.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// engine/metrics/line_file.hpp — files that are whole at any moment, appended line by line.
+// engine/metrics/line_file.hpp — files to which whole records are appended, and which never end
+// with a part of one.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,13 @@ namespace tandem {
 /// Makes the directory and its parents. Throws user_error naming the path and the system's reason.
 void make_output_dir(const std::string& path);
 
-/// An append-only file of records. Each append is one write to the kernel; when only a part fits on
-/// the disk the part is cut off again, so the file ends with a whole record.
+/// An append-only file of records. Each append is one write to the kernel; if the disk takes only a
+/// part of it, that part is cut off again.
 class LineFile {
  public:
-  /// Opens for appending. Unless `append`, what is there stays until the first record replaces it.
-  /// A link or a pipe in the place of the file is refused; a file that has another name, too, is
-  /// replaced by a copy, and keeps its lines under that one. Throws user_error naming the path.
+  /// Opens for appending. Without `append`, the old content stays until the first record replaces
+  /// it. A link or a pipe with the file's name is refused. A file with further hard links is
+  /// replaced by a copy; the links keep the old file. Throws user_error naming the path.
   LineFile(std::string path, bool append);
   ~LineFile();
   LineFile(const LineFile&) = delete;
@@ -27,8 +28,8 @@ class LineFile {
   void append(std::string_view record);
   void append_line(std::string_view line);
 
-  /// Closes the file, its records on the medium; no append() after it. Throws Error where they may
-  /// be lost: the disk says so, or the path does not lead to the file any more.
+  /// Syncs and closes the file; no append() may follow. Throws Error if records may be lost: the
+  /// sync fails, or the path no longer leads to the file.
   void close();
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }

@@ -1,11 +1,11 @@
-// engine/metrics/module_profile.hpp — a model as a tree of modules, with parameters, forward's
-// operations and times.
+// engine/metrics/module_profile.hpp — a model as a tree of modules, with parameters, operations of
+// the forward, and times.
 //
 // The model's parts are its segments; a segment's are the modules that the names of its parameters
-// make ("self_attn" of "model.layers.0.self_attn.q_proj.weight"). Operations are flops.hpp's;
-// times are known of segments, the smallest that the compute lane runs at a time.
-// Invariant: a part is in its whole: a module's figures hold those of its parts. A parameter counts
-// where it is used first, its operations wherever they are.
+// make ("self_attn" of "model.layers.0.self_attn.q_proj.weight"). Operations are flops.hpp's; times
+// are known only for segments, the smallest pieces that the compute lane runs.
+// Invariant: a module's figures include those of its submodules. A parameter counts in the module
+// that uses it first, its operations in each module that uses it.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ struct SegmentSeconds {
   double backward = 0;
 };
 
-/// The profile of a step that ran `batches`; `seconds` by segment. `recomputes`: backward runs the
-/// forward of all segments but the last again.
+/// Returns the profile of a step that ran `batches`; `seconds` by segment. `recomputes`: backward
+/// runs the forward of all segments except the last one again.
 [[nodiscard]] ModuleProfile profile_modules(const Model& model,
                                             std::span<const BatchExtents> batches,
                                             std::span<const SegmentSeconds> seconds,

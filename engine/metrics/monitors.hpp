@@ -1,9 +1,8 @@
-// engine/metrics/monitors.hpp — the scalars of each step where a DeepSpeed config's blocks
-// `tensorboard` and `csv_monitor` want them: under DeepSpeed's tags, over the samples trained.
+// engine/metrics/monitors.hpp — writes the scalars of each step as a DeepSpeed config's
+// `tensorboard` and `csv_monitor` ask: with DeepSpeed's tags, by the number of trained samples.
 //
-// Invariant: the files hold whole records at any moment. Files that an earlier run left in a
-// monitor's folder stay until the first write, and move to earlier-N/ with it, unless a run is
-// resumed.
+// Invariant: the files contain only whole records. An earlier run's files in a monitor's folder
+// stay until the first write, which moves them to earlier-N/ unless the run is resumed.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +23,22 @@ class ScalarMonitor {
   virtual ~ScalarMonitor() = default;
   /// The config's block, for messages.
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
-  /// `samples`: trained so far, by all ranks. Throws Error when the disk does not take it.
+  /// `samples`: trained so far, by all ranks. Throws Error if the write fails.
   virtual void write(std::int64_t samples, const std::vector<Scalar>& scalars) = 0;
   virtual void close() = 0;
 };
 
-/// Those that are enabled. `run_folder` stands for an output_path that is empty. Makes their
-/// folders; throws user_error where they cannot be written. `append`: the run is resumed.
+/// Opens the enabled monitors and makes their folders; `run_folder` replaces an empty output_path.
+/// Throws user_error if a folder cannot be written. `append`: the run is resumed.
 [[nodiscard]] std::vector<std::unique_ptr<ScalarMonitor>> open_monitors(
     const MonitorConfig& config, const std::string& run_folder, bool append);
 
-/// Train/Samples/train_loss, lr and, where the loss is scaled, loss_scale; with
-/// wall_clock_breakdown the timers, elapsed_time_ms_forward, _backward, ...
+/// Returns Train/Samples/train_loss, lr and, if the loss is scaled, loss_scale; with
+/// wall_clock_breakdown also the timers elapsed_time_ms_forward, _backward, ...
 [[nodiscard]] std::vector<Scalar> deepspeed_scalars(const StepMetrics& metrics, bool scales_loss,
                                                     bool wall_clock_breakdown = false);
 
-/// Cuts the monitors' files behind `last_sample`, for a run that is resumed there.
+/// Removes the records after `last_sample` from the monitors' files, for a run that resumes there.
 void cut_monitors(const MonitorConfig& config, const std::string& run_folder,
                   std::int64_t last_sample);
 

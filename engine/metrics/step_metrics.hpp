@@ -44,17 +44,17 @@ struct StepMetrics {
 /// One flat JSON object, no newline; floats in shortest round-trip form, NaN and infinities as
 /// strings (json_writer.hpp).
 [[nodiscard]] std::string json_line(const StepMetrics& metrics);
-/// The line of an evaluation behind that step.
+/// Returns the line of an evaluation after that step.
 [[nodiscard]] std::string json_line(std::int64_t step, const EvalSums& sums);
 
-/// `Step   12 | Loss: 2.3456 | Time:   123ms | TFLOPS:  0.45 | Tokens/s:  12345` and then learning
-/// rate, gradient norm, how busy the busiest resource was and, where it is not "commit", the
-/// verdict. No newline.
+/// `Step 12 | Loss: 2.3456 | Time: 123ms | TFLOPS: 0.45 | Tokens/s: 12345` and then learning rate,
+/// gradient norm, the share of time for which the busiest resource worked and, if it is not
+/// "commit", the verdict. No newline.
 [[nodiscard]] std::string console_line(const StepMetrics& metrics);
 
-/// DeepSpeed's lines of wall_clock_breakdown: of the last micro-step, of a step's micro-steps in
-/// all. `[Rank 0] time (ms) | fwd: 1.20 | bwd: 2.50 | bwd_inner: 2.40 | bwd_allreduce: 0.10 | step:
-/// 0.30`
+/// Return DeepSpeed's lines of wall_clock_breakdown: for the last micro-step, and for all
+/// micro-steps of a step. `[Rank 0] time (ms) | fwd: 1.20 | bwd: 2.50 | bwd_inner: 2.40 |
+/// bwd_allreduce: 0.10 | step: 0.30`
 [[nodiscard]] std::string micro_breakdown_line(const PhaseTimes& micro_step);
 [[nodiscard]] std::string breakdown_line(const PhaseTimes& step);
 

@@ -1,4 +1,4 @@
-// engine/metrics/summary.hpp — what a whole run comes down to: summary.json.
+// engine/metrics/summary.hpp — the figures of a whole run: summary.json.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Quantiles {
 /// Linear interpolation between order statistics, as numpy's default; all 0 for no values.
 [[nodiscard]] Quantiles quantiles_of(std::vector<double> values);
 
-/// Quantiles of step times in bounded memory: exact up to kExact steps; with more of them each is
-/// counted in a bucket, and a quantile is off by at most 0.4 % (of times from 1 ns to days).
+/// Quantiles of step times in bounded memory: exact up to kExact steps; beyond that times are
+/// counted in buckets, and a quantile is off by at most 0.4 % (for times from 1 ns to days).
 class StepTimes {
  public:
   static constexpr std::size_t kExact = 4096;
@@ -72,13 +72,14 @@ struct RunSummary {
   std::vector<std::pair<std::string, std::string>> flags;  // name, value as text
 };
 
-/// Collects steps, in memory that does not grow with them.
+/// Collects the figures of steps in bounded memory.
 class SummaryBuilder {
  public:
   explicit SummaryBuilder(std::int64_t warmup_steps = 0) : warmup_steps_(warmup_steps) {}
 
   void add(const StepMetrics& metrics);
-  /// The measured part; the caller fills mfu, memory, device, world_size, version, flags.
+  /// Returns the measured figures; the caller fills in mfu, memory, device, world_size, version and
+  /// flags.
   [[nodiscard]] RunSummary summary() const;
 
  private:
@@ -105,13 +106,13 @@ class SummaryBuilder {
   Totals measured_;
 };
 
-/// Sets mfu. A peak that is below what the steps did was measured while something else had the
-/// processors: then there is no mfu.
+/// Sets mfu, unless the steps were faster than the measured peak: then other programs used the
+/// processors during that measurement.
 void set_utilisation(RunSummary& summary, double model_tflops, double peak_tflops) noexcept;
 
 [[nodiscard]] std::string summary_json(const RunSummary& summary);
 
-/// Human lines for the end of a run.
+/// Returns the lines that the console prints at the end of a run.
 [[nodiscard]] std::string summary_text(const RunSummary& summary);
 
 }  // namespace tandem

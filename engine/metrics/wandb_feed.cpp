@@ -28,11 +28,11 @@ constexpr std::size_t kMostUnsentBytes = std::size_t{1} << 22;
 // Records go together, so that the module is woken once for all of them.
 constexpr std::chrono::seconds kBetweenSends{1};
 
-// The first line says what the run is, each other one is a record. Its processors are the
-// trainer's, which goes first: the module takes what is idle, and its wake-up preempts none of
-// them. Nothing looks at an offline run while it goes on, so that the module gets its records some
-// minutes' worth at a time: record by record its two processes wake each other for each.
-// Python before 3.11 does not know PYTHONSAFEPATH, and looks in the current folder first.
+// The first line describes the run, each other line is a record. The process shares the trainer's
+// processors and uses only idle time; its wake-ups preempt no thread of the trainer. No one views
+// an offline run while it trains, so the module gets its records every few minutes: with single
+// records its two processes would wake each other for each one. Python before 3.11 does not know
+// PYTHONSAFEPATH, and looks in the current folder first.
 constexpr const char* kProgram = R"PY(
 import sys
 sys.path[:] = [entry for entry in sys.path if entry]

@@ -1,12 +1,12 @@
 // engine/metrics/wandb_feed.hpp — a run's scalars for Weights & Biases, through the user's own
 // Python module `wandb`.
 //
-// A process of its own, `python3` of the PATH, reads them from a socket: whatever the module does,
-// the trainer waits for it nowhere but in close(), and there for a bounded time. Records go to the
-// process once a second, all that there are: a trainer that is killed leaves those of the last
-// second out. It runs when no other wants the processor. Without WANDB_MODE and WANDB_API_KEY in
-// the environment the module runs offline and sends nothing; the process then keeps the records and
-// tells the module of them every ten minutes and at the end.
+// A separate process, `python3` of the PATH, reads them from a socket. So the trainer waits for the
+// module only in close(), for a bounded time. Records are sent to the process once a second; a
+// trainer that is killed loses those of the last second. The process has the lowest priority.
+// Without WANDB_MODE and WANDB_API_KEY in the environment the module runs offline and sends
+// nothing; the process then collects records and passes them to the module every ten minutes and at
+// the end.
 // Thread rule: one thread at a time.
 #pragma once
 
@@ -34,25 +34,25 @@ struct WandbRun {
 
 class WandbFeed {
  public:
-  /// Starts the process. Throws Error where that cannot be; a module that is missing shows later.
+  /// Starts the process. Throws Error if that fails; a missing module is reported by a later call.
   WandbFeed(const WandbConfig& config, const WandbRun& run);
   ~WandbFeed();
   WandbFeed(const WandbFeed&) = delete;
   WandbFeed& operator=(const WandbFeed&) = delete;
 
-  /// `at`: the x axis, which only grows. May send it later. Throws Error when the process has
-  /// ended, or is so far behind that this record is left out.
+  /// Queues a record; it may be sent later. `at`: the x axis, which must not decrease. Throws Error
+  /// if the process has ended, or is so far behind that this record is dropped.
   void write(std::int64_t at, const std::vector<Scalar>& scalars);
 
-  /// Ends the process and waits for it, patience_s at most; then it is left to itself. Throws Error
-  /// where not all was taken.
+  /// Ends the process and waits for it, at most patience_s; after that the process is left running.
+  /// Throws Error if it did not take all records.
   void close();
 
  private:
   void send(std::string_view text);
   /// Sends what the socket takes now.
   void flush();
-  /// How the process ended, for a message; empty: it has not, within `seconds`.
+  /// Returns how the process ended, for a message; empty if it has not ended within `seconds`.
   std::string end_within(double seconds);
 
   double patience_s_;

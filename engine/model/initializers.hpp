@@ -1,8 +1,8 @@
 // engine/model/initializers.hpp — the first values of parameters, as pure functions of a seed, a
-// name and an element's place.
+// name and an element's index.
 //
-// So each rank draws the part that it owns, and a model starts with the same bits on any number of
-// ranks, whatever the order. Any thread.
+// So each rank draws only the elements that it owns, and a model starts with the same bits on any
+// number of ranks. Any thread.
 //
 //   model.source = initial_values(1, [](const ParameterSpec& parameter) {
 //     return parameter.shape.size() == 1 ? init::zeros() : init::kaiming_uniform();
@@ -38,7 +38,8 @@ namespace init {
 
 }  // namespace init
 
-/// A model's source: every parameter by the initializer that `of` names for it.
+/// Returns a model's source, which fills each parameter with the initializer that `of` returns for
+/// it.
 [[nodiscard]] ParameterSource initial_values(
     std::uint64_t seed, std::function<Initializer(const ParameterSpec& parameter)> of);
 

@@ -1,4 +1,4 @@
-// engine/model/layers.hpp — what a Sequential's segments are made of: parameters and a function.
+// engine/model/layers.hpp — a layer of a Sequential's segment: parameters and a function.
 //
 //   Layer scaled{.parameters = {{"scale", {width}, init::ones()}},
 //                .forward = [](const LayerContext& layer, const at::Tensor& x) {
@@ -23,8 +23,8 @@ struct LayerParameter {
   std::string name;  // in its layer: "weight"
   std::vector<std::int64_t> shape;
   Initializer initial;
-  /// The full name of a parameter of an earlier segment that this one is (tied weights). It has
-  /// the same shape, and no values of its own.
+  /// The full name of an earlier segment's parameter that this one shares (tied weights). Both have
+  /// the same shape; this one has no values of its own.
   std::string same_as = {};
   std::size_t group = 0;  // of InitializeArgs::parameter_groups
   bool frozen = false;
@@ -44,8 +44,8 @@ struct Layer {
   std::string name = {};  // between the segment's and the parameter's; may be empty
   std::vector<LayerParameter> parameters = {};
   LayerFunction forward;
-  /// How often an input's row is multiplied with the parameters, for FLOPs: of a convolution its
-  /// places, of a look-up 0.
+  /// How often an input's row is multiplied with the parameters, for FLOPs: for a convolution the
+  /// number of positions, for a look-up 0.
   std::int64_t uses = 1;
 
   [[nodiscard]] Layer named(std::string layer_name) && {
@@ -69,13 +69,14 @@ struct LinearOptions {
 /// A function without parameters: activation(at::tanh).
 [[nodiscard]] Layer activation(std::function<at::Tensor(const at::Tensor& input)> function);
 
-/// The mean loss of a micro-batch, a scalar in fp32, from what the last layer gave (in fp32).
+/// Returns the mean loss of a micro-batch, a scalar in fp32, from the last layer's output in fp32.
 using LossFunction = std::function<at::Tensor(const at::Tensor& output, const Batch& batch)>;
 
-/// Labels that are classes; -100 counts for nothing. Outputs [B, classes], or [B, T, ids] of
-/// tokens, of which position t is compared with label t + 1 (labels are not shifted).
+/// For labels that are classes; labels of -100 are ignored. Outputs are [B, classes], or [B, T,
+/// ids] for tokens: then the output at position t is compared with label t + 1 (labels are not
+/// shifted).
 [[nodiscard]] LossFunction cross_entropy();
-/// Labels that are numbers, as many as the outputs.
+/// For labels that are numbers, of the outputs' shape.
 [[nodiscard]] LossFunction mean_squared_error();
 
 }  // namespace tandem

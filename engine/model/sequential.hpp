@@ -1,15 +1,15 @@
-// engine/model/sequential.hpp — a Model from named segments of layers, one behind the other.
+// engine/model/sequential.hpp — builds a Model from named segments of layers in a row.
 //
 //   Model model = Sequential(/*seed=*/1)
 //                     .add("first", {linear(2, 64), activation(at::tanh)})
 //                     .add("classifier", {linear(64, 2)})
 //                     .build(cross_entropy());
 //
-// A segment is what the engine gathers, runs, reduces and updates as one: a block of a network,
-// not a single operation. Its parameters are called SEGMENT.PARAMETER, or SEGMENT.LAYER.PARAMETER
-// where the layer has a name. One tensor goes from segment to segment. The first one gets the
-// batch's inputs, in the compute type where they are floats; the last one's output goes to the
-// loss, in fp32, and is what Engine::logits() gives.
+// The engine gathers, runs, reduces and updates a segment as one, so a segment should have several
+// layers, not a single operation. Its parameters are called SEGMENT.PARAMETER, or
+// SEGMENT.LAYER.PARAMETER if the layer has a name. One tensor goes from each segment to the next.
+// The first segment gets the batch's inputs, in the compute type if they are floats; the last one's
+// output, in fp32, goes to the loss and is the result of Engine::logits().
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ class Sequential {
   explicit Sequential(std::uint64_t seed = 0) : seed_(seed) {}
 
   Sequential& add(std::string segment, std::vector<Layer> layers);
-  /// Throws Error: two parameters have one name, a tied one has no other, a segment has none.
+  /// Throws Error if two parameters have the same name, a tied parameter refers to none, or a
+  /// segment has no parameters.
   [[nodiscard]] Model build(LossFunction loss) const;
 
  private:

@@ -15,7 +15,8 @@ namespace tandem {
 
 class TensorDataset : public Dataset {
  public:
-  /// Keeps copies on the host. Throws Error where the rows or the types are others.
+  /// Keeps copies on the host. Throws Error if the numbers of rows differ or the types are not
+  /// those above.
   TensorDataset(const at::Tensor& inputs, const at::Tensor& labels);
 
   [[nodiscard]] std::int64_t size() const override { return inputs_.size(0); }

@@ -1,13 +1,12 @@
-// engine/placement/bandwidths.hpp — how fast this machine's pool updates: measured with the kernel
-// of the run, kept in a file.
+// engine/placement/bandwidths.hpp — the speed of updates on this machine's pool, measured with the
+// run's kernel and stored in a file.
 //
-// Measuring takes tenths of a second, for it has to move more than the caches keep; the file
-// (bandwidths.tsv in the user's cache folder) has a line for each machine, thread count and kernel.
-// A line of the key `*`, which only a person writes, stands for all keys without a line: nothing is
-// measured then.
-// It is a cache and nothing more: what is missing, unreadable or no number is measured anew, and a
-// file that cannot be written is left out. It is replaced as a whole, so readers see the old one or
-// the new one. Any thread.
+// A measurement takes tenths of a second, because it moves more bytes than the caches hold. The
+// file (bandwidths.tsv in the user's cache folder) has a line for each machine, thread count and
+// kernel. A line with the key `*`, which only a person writes, applies to all keys without a line:
+// then nothing is measured. The file is only a cache: entries that are missing, unreadable or not
+// numbers are measured again, and a file that cannot be written is ignored. The file is replaced as
+// a whole, so readers see the old one or the new one. Any thread.
 #pragma once
 
 #include <string>
@@ -28,23 +27,23 @@ struct UpdateKernel {
   bool speculative = false;  // out of place, before the verdict
 };
 
-/// Bytes that an update reads and writes per element: state and gradient, and the weight where it
-/// is not the master.
+/// Returns the bytes that an update reads and writes per element: state, gradient and, if it is not
+/// the master, the weight.
 [[nodiscard]] double update_bytes_per_element(const UpdateKernel& kernel);
 
-/// Measured here and now, on threads of its own: bytes read and written per second, by all of them
-/// together.
+/// Measures on threads of its own; returns the bytes that all of them together read and write per
+/// second.
 [[nodiscard]] double measure_update_speed(const UpdateKernel& kernel);
 
 class BandwidthCache {
  public:
-  /// The user's; no path: nothing is kept.
+  /// Returns the user's cache; without a path nothing is stored.
   [[nodiscard]] static BandwidthCache of_user();
   explicit BandwidthCache(std::string path) : path_(std::move(path)) {}
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  /// From the file, or by `measure`, whose result is then written. Never throws because of the
-  /// file.
+  /// Returns the value from the file, else calls `measure` and stores its result. Errors of the
+  /// file are ignored.
   template <class Measure>
   double get(std::string_view key, Measure measure) const {
     if (const double known = find(key); known > 0) {

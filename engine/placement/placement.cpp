@@ -1,4 +1,4 @@
-// engine/placement/placement.cpp — placements as the user says.
+// engine/placement/placement.cpp — placements by the user's options.
 #include "engine/placement/placement.hpp"
 
 #include <algorithm>

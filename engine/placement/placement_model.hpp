@@ -1,15 +1,14 @@
-// engine/placement/placement_model.hpp — how long a step takes with a placement: a small simulation
-// of the schedule.
+// engine/placement/placement_model.hpp — predicts a step's time with a placement by a small
+// simulation of the schedule.
 //
-// Compute goes through the visits of a step in order, each behind its gathers. Reductions and
-// gathers go one after another, in the plan's order; updates by earliest deadline, the pool's,
-// those of state on NVMe, the streamed and the device's side by side, each beginning when its
-// gradient is reduced (with a shadow and --overlap full) or with the verdict. Activities that are
-// under way at the same time share a link, the pool, or the device's memory equally. A few steps
-// are played, and the last ones count: a step's updates run under the next one's forward. Not
-// modelled: latencies of single copies, and that the pool and copies share the host's memory (the
-// pool's speed is measured as it is alone). Some tens of microseconds for a model of 40 units.
-// Pure: any thread.
+// Compute runs the visits of a step in order, each after its gathers. Reductions and gathers run
+// one after another, in the plan's order. Updates run by earliest deadline, with separate queues
+// for the pool, NVMe, streaming and the device; an update begins when its gradient is reduced (with
+// a shadow and --overlap full) or with the verdict. Simultaneous activities share a link, the pool
+// or the device's memory equally. A few steps are simulated and the last ones count, because a
+// step's updates run under the next one's forward. Not modelled: latencies of single copies, and
+// that the pool and copies share the host's memory (the pool's speed is measured as it is alone).
+// Some tens of microseconds for a model of 40 units. Pure: any thread.
 #pragma once
 
 #include <cstddef>
@@ -53,7 +52,7 @@ struct PlacementSegment {
   std::vector<std::size_t> units;
   double forward_s = 0;
   double backward_s = 0;
-  // Its input, where that leaves the device behind the visit before and comes back ahead of
+  // Bytes of its input if that is copied off the device after the last visit and back before
   // backward (boundaries.hpp); 0: it stays.
   double boundary = 0;
 };
@@ -79,7 +78,7 @@ struct PlacementProblem {
   }
 };
 
-/// Seconds of a step in the long run. `placements`: one for each unit.
+/// Returns the seconds of a step in a long run. `placements`: one for each unit.
 [[nodiscard]] double predict_step_s(const PlacementProblem& problem,
                                     std::span<const StatePlacement> placements);
 

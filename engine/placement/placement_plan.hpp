@@ -1,7 +1,7 @@
-// engine/placement/placement_plan.hpp — the placement of a run: model, sizes and speeds as a
-// problem for the solver, and the answer in a line.
+// engine/placement/placement_plan.hpp — the placement of a run: turns model, sizes and speeds into
+// a problem for the solver, and its answer into a line.
 //
-// Pure but for what measures speeds (bandwidths.hpp). Any thread.
+// Pure, except for measured speeds (bandwidths.hpp). Any thread.
 #pragma once
 
 #include <optional>
@@ -35,22 +35,21 @@ struct PlacementHardware {
   [[nodiscard]] static PlacementHardware of(const SimSpec& spec, const HostUpdateSpeeds& host);
 };
 
-/// How long a segment's visits take, of a plan's largest micro-batch.
+/// Returns the times of a segment's visits with the plan's largest micro-batch.
 [[nodiscard]] PlacementSegment placement_segment(const Model& model, const PlanInput& input,
                                                  const PlacementHardware& hardware, std::size_t s);
 
-/// A step of the model as the solver sees it. All of the device's memory is free that slots and
-/// whole blocks do not take; the host's is enough.
+/// Returns the solver's problem for a step of the model. Device memory that slots and whole blocks
+/// do not take counts as free; host memory is not limited.
 [[nodiscard]] PlacementProblem placement_problem(const Model& model, const PlanInput& input,
                                                  const PlacementHardware& hardware,
                                                  Overlap overlap);
 
-/// Bounds the memory to what is free beside all that a run of this plan has there with its state
-/// on the host.
+/// Limits the problem's memory to what a run of this plan leaves free with its state on the host.
 void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput& input,
                   const MemoryLimits& limits);
 
-/// The kernel that updates in a run of that plan, and its speeds on the pool.
+/// Return the update kernel of a run of that plan, and its speeds on the pool.
 [[nodiscard]] UpdateKernel update_kernel_of(const PlanInput& input, int optimizer_threads);
 [[nodiscard]] HostUpdateSpeeds host_update_speeds(const PlanInput& input, int optimizer_threads);
 
@@ -68,7 +67,7 @@ struct PlannedPlacement {
   [[nodiscard]] std::string text(const Model& model) const;
 };
 
-/// By the user's words where there are any (forced_placements), else by the solver.
+/// Returns the user's placement if there is one (forced_placements()), else the solver's.
 [[nodiscard]] PlannedPlacement plan_placement(const Model& model, const PlacementProblem& problem,
                                               Placement placement, std::optional<double> ratio);
 

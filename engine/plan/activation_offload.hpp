@@ -1,5 +1,5 @@
-// engine/plan/activation_offload.hpp — boundaries between segments that lie elsewhere between
-// forward and backward: what is asked for, and what it costs.
+// engine/plan/activation_offload.hpp — offloading of boundaries from forward to backward: the share
+// that is asked for, and its cost.
 //
 // Pure; any thread.
 #pragma once
@@ -15,15 +15,16 @@
 
 namespace tandem {
 
-/// The options with what the config's cpu_checkpointing says, where they leave it open and where
-/// boundaries are kept that have somewhere to go; behind with_nvme_of(). Throws user_error for a
-/// share that no run can have.
+/// Returns the options with the config's cpu_checkpointing, if they leave the share open,
+/// boundaries are kept, and there is a destination for them. Call with_nvme_of() first. Throws
+/// user_error for an impossible share.
 [[nodiscard]] EngineOptions with_activation_offload_of(const Config& config, EngineOptions options);
 
-/// Says which boundaries leave, where they go, and with `hardware` whether compute hides that, by
-/// the step model, with all else that uses the link; empty: none leaves. A copy that has the link
-/// to itself is done before its segment for a transformer's layer if compute / link < 12 x hidden
-/// size (FLOP/s over bytes/s, in 16 bits), whatever the length of the row.
+/// Returns a line that names the offloaded boundaries, their destination and, with `hardware`,
+/// whether compute hides the copies by the step model, with all other traffic on the link; empty if
+/// none is offloaded. With the link to itself, the copy of a transformer layer's boundary ends
+/// before the layer if compute / link < 12 x hidden size (FLOP/s over bytes/s, in 16 bits), for any
+/// length of the row.
 [[nodiscard]] std::string activation_offload_text(const Model& model, const PlanInput& input,
                                                   const MemoryPlan& plan,
                                                   const std::optional<PlacementHardware>& hardware);

@@ -1,5 +1,5 @@
-// engine/plan/nvme_disk.hpp — the disk that is to hold optimizer state and weights, before anything
-// is written.
+// engine/plan/nvme_disk.hpp — checks and measures the disk for optimizer state and weights, before
+// anything is written.
 //
 // Any thread.
 #pragma once
@@ -17,26 +17,27 @@
 
 namespace tandem {
 
-/// The bytes that are free there. Throws user_error where `path` is no folder that this process may
-/// write to, or lies in memory or on the network and the options do not allow that.
+/// Returns the free bytes. Throws user_error if `path` is not a folder that this process may write
+/// to, or lies in memory or on the network and the options do not allow that.
 [[nodiscard]] MemoryLimit room_on_nvme(const NvmeOptions& options);
 
-/// A file system that keeps its files in memory, or on another machine, by statfs' number for it;
-/// else empty.
+/// Returns the name of a file system, by statfs' number, if it keeps files in memory or on another
+/// machine; else empty.
 [[nodiscard]] std::string why_no_disk(long file_system);
 
-/// Bytes a second that pass in slices as updates have them, a few at a time.
+/// Bytes per second, in slices as updates use them, a few at a time.
 struct DiskRates {
   double each_way = 0;  // where as much is written back as is read
   double read = 0;      // alone
   double write = 0;     // likewise
 
-  /// As much as there is both of goes side by side, the rest alone.
+  /// Returns the time for these bytes: reads and writes run simultaneously as far as there are
+  /// both, the rest alone.
   [[nodiscard]] double seconds(double bytes_read, double bytes_written) const;
 };
 
-/// Measured here and now beside a thread that computes, in a file of about that size, which is gone
-/// afterwards; `slice`: the sizes of a slice's arrays.
+/// Measures beside a computing thread, in a temporary file of about that size; `slice`: the sizes
+/// of a slice's arrays.
 [[nodiscard]] DiskRates measure_disk_rates(const NvmeOptions& options, FileIo::Backend backend,
                                            const StateSizes& slice, std::size_t bytes);
 
@@ -44,8 +45,8 @@ struct DiskRates {
 [[nodiscard]] DiskRates disk_rates(const NvmeOptions& options, FileIo::Backend backend,
                                    const StateSizes& slice);
 
-/// Tells the bytes that a step moves; with `rates` (disk_rates()) also how long the disk takes for
-/// them, and the bytes that it writes in a day.
+/// Returns a line with the bytes that a step moves; with `rates` (disk_rates()) also the disk's
+/// time for them, and the bytes that it writes in a day.
 [[nodiscard]] std::string traffic_text(const NvmeOptions& options, const MemoryPlan& plan,
                                        const std::optional<DiskRates>& rates);
 

@@ -1,5 +1,5 @@
-// engine/plan/nvme_spill.hpp — which units' state leaves host memory for NVMe, beside an
-// accelerator, where the rest of the placement has no room there.
+// engine/plan/nvme_spill.hpp — chooses, with an accelerator, the units whose state moves from host
+// memory to NVMe because it does not fit.
 //
 // Pure: any thread.
 #pragma once
@@ -12,14 +12,14 @@
 
 namespace tandem {
 
-/// Whether what stays, without second copies, has no `room` on the host.
+/// Whether the state on the host, without shadows, exceeds `room`.
 [[nodiscard]] bool overflows_host(const Model& model, const PlanInput& input, std::int64_t room);
 
-/// Where it has none: among the sets of units that leave room for what stays, the one with the
-/// shortest step, and of those that are as good (kAsGood) the one with the fewest bytes on NVMe,
-/// into `input`; all units where even that is too few. With few units it looks at every set; with
-/// more at runs, and at what changing one unit or two makes of the best. Returns the step; absent:
-/// no unit can leave.
+/// If overflows_host(): moves state to NVMe in `input`. Among the sets of units with which the rest
+/// fits it takes the one with the shortest step, and of equally good ones (kAsGood) the one with
+/// the fewest bytes on NVMe; all units if no set is enough. With few units it tries every set; with
+/// more it tries runs, and changes of one or two units of the best run. Returns the step's time;
+/// nullopt if no unit can move.
 [[nodiscard]] std::optional<double> spill_to_nvme(const Model& model,
                                                   const PlacementProblem& problem,
                                                   std::int64_t room, PlanInput& input);

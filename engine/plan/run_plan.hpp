@@ -1,8 +1,8 @@
-// engine/plan/run_plan.hpp — what a run will hold and where its optimizer state lies, decided
-// before anything is allocated.
+// engine/plan/run_plan.hpp — decides a run's memory and where its optimizer state lies, before
+// anything is allocated.
 //
-// The one place of both decisions: Engine, the trainers and `tandem plan` call plan_run(). State is
-// placed by the first of these rules that says something:
+// Engine, the trainers and `tandem plan` all call plan_run(). State is placed by the first of these
+// rules that applies:
 //   1. NVMe                        as far as a ratio says, else all but what a given limit of host
 //                                  memory holds, from the first unit on; where the CPU computes
 //                                  also where a folder is given: what a ratio says, and what the
@@ -14,11 +14,10 @@
 //   5. the config does not offload the optimizer, and the device has room for all state
 //                                  all on the device, as DeepSpeed does
 //   6. else                        the solver's: the shortest step of those that fit
-// Beside an accelerator a folder that is given takes what rules 4 to 6 leave on the host and has no
-// room there: neighbouring units, which of them by the predicted step. Boundaries leave by
-// choose_offload().
-// Collective: every rank calls it, and what one machine measures (free memory, speeds) is rank 0's
-// on all of them, so that they decide alike. Any thread.
+// With an accelerator and a folder on NVMe, state that rules 4 to 6 leave on the host and that does
+// not fit there goes to the folder: neighbouring units, chosen by the predicted step.
+// choose_offload() decides about boundaries. Collective: every rank calls it, and all use rank 0's
+// measurements (free memory, speeds), so that they decide alike. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -63,21 +62,21 @@ struct RunPlan {
   bool of_first_rank = true;
 
   [[nodiscard]] const MemoryPlan& memory() const noexcept { return report.plan; }
-  /// "placement all on the host ...", and where something lies on NVMe a line "nvme ...", where
-  /// boundaries leave "offload ...".
+  /// Returns the line "placement all on the host ..."; if something lies on NVMe also "nvme ...",
+  /// if boundaries are offloaded also "offload ...".
   [[nodiscard]] std::vector<std::string> placement_lines() const;
   [[nodiscard]] std::string placement_text() const;
-  /// Throws DoesNotFit, unless the run fits; with the table on the first rank alone.
+  /// Throws DoesNotFit unless the run fits; only the first rank's error has the table.
   void require_fit() const { tandem::require_fit(report, limits, of_first_rank); }
 };
 
-/// Plans a run of config.world_size ranks. `ranks`: who plans; their number may be another one (one
-/// process plans for many). Throws user_error for options that no run can have.
+/// Plans a run of config.world_size ranks. `ranks`: the ranks that plan; there may be fewer (one
+/// process plans for many). Throws user_error for impossible options.
 [[nodiscard]] RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& asked,
                                const LargestBatch& batch, const RunLimits& limits,
                                Communicator& ranks);
 
-/// Without a plan: rules 1 to 4 alone, and else all on the host. Throws as plan_run().
+/// Places state without a plan: by rules 1 to 4 alone, the rest on the host. Throws as plan_run().
 [[nodiscard]] EngineOptions place_as_asked(const Model& model, const Config& config,
                                            EngineOptions options);
 

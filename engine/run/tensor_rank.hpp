@@ -1,5 +1,5 @@
-// engine/run/tensor_rank.hpp — a rank that computes with ATen: its threads, its device and its
-// connections, the Rank that is made of them, and tensors over the memory of its units.
+// engine/run/tensor_rank.hpp — a rank that computes with ATen: owns its threads, device and
+// connections, the Rank made of them, and tensors over the memory of its units.
 //
 // Invariant: threads, device and connections outlive the rank; the rank outlives the tensors.
 // Thread rule: the loop's thread.
@@ -33,8 +33,8 @@ namespace tandem {
 
 class TensorRank {
  public:
-  /// Connects the ranks, allocates all memory and loads the weights. Throws user_error when the
-  /// options cannot work with the model, Error(kRefused) when there is no memory.
+  /// Connects the ranks, allocates all memory and loads the weights. Throws user_error if the
+  /// options do not fit the model, Error(kRefused) if memory is too small.
   TensorRank(Model model, RankOptions options, Communicator& communicator);
   ~TensorRank();
   TensorRank(const TensorRank&) = delete;
@@ -42,40 +42,40 @@ class TensorRank {
 
   [[nodiscard]] Rank& rank() noexcept { return *rank_; }
 
-  /// Ends the actors and waits for their work. The destructor does it too, but what their work uses
-  /// may be gone by then.
+  /// Ends the actors and waits for their work. The destructor does it, too, but by then objects
+  /// that the work uses may be destroyed.
   void stop();
-  /// This rank cannot go on: operations under way end here, and the peers learn which rank failed,
-  /// this one or the one whose loss is the cause, and why.
+  /// Aborts this rank: operations under way end here, and peers are notified of the reason and of
+  /// the failed rank: this one, or the lost rank that caused it.
   void give_up(const std::exception& cause) noexcept;
 
-  /// A micro-batch for TrainStep: of `batch` the part that this rank computes, where segments
-  /// compute. `looks` as of TensorBatch.
+  /// Makes a micro-batch for TrainStep: the part of `batch` that this rank computes, on the device
+  /// of the segments. `looks` as in TensorBatch.
   Task<std::shared_ptr<TensorBatch>> micro_batch(Batch batch, bool looks = false);
-  /// One for TrainStep::infer(); logits are those of whole rows.
+  /// Makes a micro-batch for TrainStep::infer(); logits are those of whole rows.
   Task<std::shared_ptr<TensorBatch>> inference(Batch batch, HeadOutput output);
-  /// The result of an inference that has ended, in host memory.
+  /// Copies the result of an inference that has ended to host memory.
   Task<at::Tensor> result_of(std::shared_ptr<TensorBatch> inference);
 
   /// The device of the tensors that segments see.
   [[nodiscard]] at::Device device() const noexcept;
   [[nodiscard]] ResidentBytes resident_bytes() const noexcept;
-  /// The counts of comms_logger of what the compute lane issues itself, to be read while that
-  /// stands still; null: it is off.
+  /// Returns comms_logger's counts of the operations that the compute lane issues, to be read while
+  /// the lane is idle; null if the logger is off.
   [[nodiscard]] CommsLog* lane_comms_log() noexcept {
     return lane_comms_log_ ? &*lane_comms_log_ : nullptr;
   }
 
  private:
-  /// A half of the pinned memory through which batches go to a GPU: one is filled while the other
-  /// is copied.
+  /// One half of the pinned memory through which batches are copied to a GPU: one half is filled
+  /// while the other is copied.
   struct BatchStage {
     std::span<std::byte> memory;
     std::optional<DeviceEvent> left;  // the copy that the half can be filled again after
   };
 
   [[nodiscard]] RankParts parts();
-  /// For segments; null where neither experts nor rows are spread over ranks.
+  /// Returns the exchange for segments; null if neither experts nor rows are spread over ranks.
   [[nodiscard]] RankExchange* exchange() noexcept;
   Task<Batch> part_of(Batch batch);
   Task<Batch> upload(Batch batch);

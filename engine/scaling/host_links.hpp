@@ -1,9 +1,9 @@
-// engine/scaling/host_links.hpp — what a step of several hosts sends over their links, and how long
-// it takes by that: for `tandem plan --hosts`.
+// engine/scaling/host_links.hpp — the bytes that a step sends between hosts, and the step's time
+// that follows: for `tandem plan --hosts`.
 //
-// Counted are the payloads of the collectives over hosts (actors/collectives/hosts/), for the host
-// whose link has most to do, in one direction: a link carries both at once. The global batch stays:
-// its micro-batches are dealt to the ranks that there are. Pure functions; any thread.
+// Counts the payloads of the collectives over hosts (actors/collectives/hosts/), for the busiest
+// host's link, in one direction, because a link carries both at once. The global batch stays the
+// same: its micro-batches are divided among the ranks. Pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -50,12 +50,14 @@ struct HostsForecast {
   [[nodiscard]] double efficiency() const noexcept { return compute_s / hidden_s; }
   double compute_s = 0;
 };
-/// For each number of hosts up to `most` that divides the work. `one_host_s`: a step on one host.
+/// Returns a forecast for each number of hosts up to `most` that divides the work. `one_host_s`: a
+/// step on one host.
 [[nodiscard]] std::vector<HostsForecast> forecast_hosts(const HostsWork& work,
                                                         const LinkSpeed& link, double one_host_s,
                                                         std::int64_t most);
 
-/// The first of them with which less than half of the hosts' compute is used; 0: none.
+/// Returns the first number of hosts with which less than half of their compute is used; 0 if there
+/// is none.
 [[nodiscard]] std::int64_t hosts_that_no_longer_pay(const std::vector<HostsForecast>& forecasts);
 
 }  // namespace tandem

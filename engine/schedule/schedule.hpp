@@ -73,15 +73,15 @@ struct ScheduleConfig {
 
 class LrSchedule {
  public:
-  /// `optimizer_lr`: the rate in the optimizer's parameters. Throws user_error when the parameters
-  /// make no schedule.
+  /// `optimizer_lr`: the rate in the optimizer's parameters. Throws user_error if the parameters do
+  /// not define a schedule.
   LrSchedule(const ScheduleConfig& config, double optimizer_lr);
 
   /// The rate of the `optimizer_step`-th applied optimizer step, 1-based.
   [[nodiscard]] double lr_at(std::int64_t optimizer_step) const;
 
-  /// Adam's betas of that step where the schedule moves them (OneCycle with cycle_momentum), else
-  /// nothing.
+  /// Returns Adam's betas of that step if the schedule changes them (OneCycle with cycle_momentum),
+  /// else nullopt.
   [[nodiscard]] std::optional<std::array<double, 2>> betas_at(std::int64_t optimizer_step) const;
 
  private:

@@ -1,6 +1,5 @@
-// engine/tensors/batch_check.hpp — the engine's door: whether a batch has the shape and the types
-// that segments rely on. Kernels read inputs and labels by bare pointers, so what is wrong is said
-// here.
+// engine/tensors/batch_check.hpp — checks that a batch has the shapes and types that segments rely
+// on. Kernels read inputs and labels through bare pointers, so errors must be found here.
 #pragma once
 
 #include "engine/tensors/segment.hpp"

@@ -1,8 +1,8 @@
-// engine/tensors/bound_units.hpp — the tensors of a visit's units, laid over the slots that the
-// visit holds.
+// engine/tensors/bound_units.hpp — binds the tensors of a visit's units to the slots that the visit
+// was granted.
 //
-// Compute lane: made where the work of a visit begins, destroyed where it ends.
-// Invariant: outside of that no tensor of a unit has memory.
+// Compute lane: lives as long as the work of a visit.
+// Invariant: at other times no tensor of a unit has memory.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace tandem {
 
 class BoundUnits {
  public:
-  /// All that is lent outlives it.
+  /// The arguments outlive it.
   BoundUnits(std::span<const std::unique_ptr<Unit>> units, const VisitMemory& memory)
       : units_(units), memory_(memory) {
     for (std::size_t i = 0; i < memory.uses.size(); ++i) {
@@ -39,8 +39,8 @@ class BoundUnits {
       }
     }
   }
-  /// After it: completes the gradients that no later visit adds to, and unbinds all. `padding` as
-  /// of Unit::complete_gradients().
+  /// Call it after the backward: completes the gradients that no later visit adds to, and unbinds
+  /// all. `padding` as in Unit::complete_gradients().
   void complete_gradients(bool padding) {
     for (const UnitUse& use : memory_.uses) {
       if (use.last_gradient) {

@@ -4,9 +4,9 @@
 
 namespace tandem {
 
-/// Binds the calling thread to its role as compute lane: `threads` for ATen, autograd stays on this
-/// thread. The first call in a process warms ATen's vector functions up, and other callers wait for
-/// it (engine/tensors/vml.hpp); it also gives ATen a memory for large tensors (tensor_memory.hpp).
+/// Makes the calling thread the compute lane: ATen uses `threads` threads, autograd runs on this
+/// thread. The first call in a process warms up ATen's vector functions, while other callers wait
+/// (engine/tensors/vml.hpp), and installs the allocator for large tensors (tensor_memory.hpp).
 void prepare_compute_thread(int threads);
 
 }  // namespace tandem

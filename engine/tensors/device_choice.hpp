@@ -1,7 +1,7 @@
-// engine/tensors/device_choice.hpp — what --device means on this machine.
+// engine/tensors/device_choice.hpp — chooses the device that --device means on this machine.
 //
-// A GPU is used where three things come together: a build with the CUDA parts, a GPU with its
-// driver, and a LibTorch with CUDA. choose_device() is pure; DeviceFacts::of_machine() looks.
+// A GPU needs three things: a build with CUDA, a GPU with its driver, and a LibTorch with CUDA.
+// choose_device() is pure; DeviceFacts::of_machine() asks the machine.
 #pragma once
 
 #include <cstddef>
@@ -19,19 +19,20 @@ struct DeviceFacts {
   std::size_t gpus = 0;          // that a driver shows us
   std::string torch_lacks_cuda;  // why LibTorch cannot use one; empty: it can
 
-  /// Loads LibTorch's CUDA part only where the others are there.
+  /// Loads LibTorch's CUDA part only if the build and the driver support it.
   static DeviceFacts of_machine();
 };
 
-/// The reason that keeps this machine from --device cuda, in words; empty: there is none.
+/// Returns the reason why this machine cannot use --device cuda; empty if it can.
 [[nodiscard]] std::string why_no_cuda(const DeviceFacts& facts);
 
-/// "auto": cuda where it can be used, else cpu. Throws user_error for "cuda" where it cannot.
+/// Returns cuda for "auto" if it can be used, else cpu. Throws user_error for "cuda" if it cannot
+/// be used.
 [[nodiscard]] DeviceKind choose_device(std::string_view asked, const DeviceFacts& facts);
-/// The device for this machine; looks for GPUs only where the answer depends on them.
+/// Returns the device for this machine; looks for GPUs only if the answer depends on them.
 [[nodiscard]] DeviceKind choose_device(std::string_view asked);
 
-/// This machine's: GPU number local_rank, modulo how many there are. Throws user_error where one
+/// Opens this machine's GPU number local_rank, modulo the number of GPUs. Throws user_error if it
 /// cannot be used.
 [[nodiscard]] std::shared_ptr<Gpu> open_gpu(int local_rank);
 

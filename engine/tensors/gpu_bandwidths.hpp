@@ -1,9 +1,9 @@
-// engine/tensors/gpu_bandwidths.hpp — how fast a GPU computes, updates and is reached: measured
-// at a run's start, kept in the file of bandwidths.hpp.
+// engine/tensors/gpu_bandwidths.hpp — a GPU's speeds of compute, updates and copies, measured at a
+// run's start and stored in the file of bandwidths.hpp.
 //
-// As the run will do it: copies between pinned memory and the device's, updates by the run's
-// kernel, matmuls in the type of the weights; each alone on the device, the best of a few. Tenths
-// of a second, once for each machine and kernel.
+// Measures copies between pinned and device memory, updates by the run's kernel, and matmuls in the
+// type of the weights; each alone on the device, the best of a few. Takes tenths of a second, once
+// for each machine and kernel.
 // Thread rule: no loop may run on the calling thread.
 // Errors: DeviceError.
 #pragma once
@@ -17,18 +17,18 @@
 
 namespace tandem {
 
-/// The sizes of a measurement; less would be done before its beginning and end are noticed.
+/// The sizes of a measurement; smaller ones would end too soon to be timed.
 struct GpuProbe {
   std::size_t copied_bytes = std::size_t{64} << 20;
   std::size_t updated_bytes = std::size_t{512} << 20;  // more than the device's cache keeps
   std::int64_t matmul_side = 8192;
 };
 
-/// The GPU as a description; here and now.
+/// Measures the GPU and returns its description.
 [[nodiscard]] SimSpec measure_gpu(const Gpu& gpu, const UpdateKernel& kernel,
                                   const GpuProbe& probe = {});
 
-/// The same through `cache`, the user's file as a rule.
+/// Returns the description from `cache` (usually the user's file), or measures it.
 [[nodiscard]] SimSpec gpu_spec(const Gpu& gpu, const UpdateKernel& kernel,
                                const BandwidthCache& cache, const GpuProbe& probe = {});
 

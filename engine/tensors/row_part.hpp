@@ -1,5 +1,5 @@
-// engine/tensors/row_part.hpp — the part of each row that this rank computes, where ranks share
-// rows (engine/types/row_sharing.hpp).
+// engine/tensors/row_part.hpp — divides rows among ranks that share them: each computes a run of
+// tokens (engine/types/row_sharing.hpp).
 //
 // Compute lane.
 #pragma once
@@ -9,13 +9,13 @@
 
 namespace tandem {
 
-/// The batch with this rank's part in it; its rows get as many tokens more, behind all others and
-/// without labels, that the parts are equal, and the blocks. Compute lane.
+/// Returns the batch with Batch::part set for this rank. Rows are padded at their end, with tokens
+/// without labels, so that all ranks' parts, and all token tiles, are equally long. Compute lane.
 [[nodiscard]] Batch with_part(Batch batch, const RowSharing& sharing);
 
-/// Throws user_error, on all ranks of the group alike, unless inputs, labels and positions are the
-/// same bytes on each of them: a loop of one's own may give each rank a batch of its own. Compute
-/// lane; all ranks of the group call it.
+/// Throws user_error on all ranks of the group unless inputs, labels and positions are the same
+/// bytes on each of them: a caller's own loop could give each rank another batch. Compute lane;
+/// collective in the group.
 void require_same_rows(const Batch& batch, RankExchange& group);
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
-// engine/tensors/segment.hpp — the part of a model that computes: a segment's forward, the batch
-// that it reads and the weights that it is lent.
+// engine/tensors/segment.hpp — a segment's forward, and its arguments: the batch, and the weights
+// of the visit.
 //
 // Invariant: the last segment returns the scalar loss; every other one returns an activation.
-// Compute lane, but for making a Batch.
+// Compute lane, except that any thread may make a Batch.
 #pragma once
 
 #include <cstddef>
@@ -19,16 +19,15 @@
 
 namespace tandem {
 
-/// The memory that segments keep of texts, so that they can be continued without running them
-/// again: one tensor for each segment, its own, undefined at the start. Engine::logits() moves
-/// `position` on.
+/// State of texts that segments keep, so that texts can be continued without running them again:
+/// one tensor for each segment, undefined at the start. Engine::logits() advances `position`.
 struct TextMemory {
   std::int64_t position = 0;  // tokens of each row that were there before
   std::vector<at::Tensor> segments;
 };
 
-/// The tokens of each row of a micro-batch that this rank computes, where ranks share rows: all
-/// ranks of a sequence group have equally many, the group's first rank the first ones.
+/// The tokens of each row that this rank computes, if ranks share rows: all ranks of a sequence
+/// group have equally many, the group's first rank the first ones.
 struct RowPart {
   std::int64_t begin = 0;
   std::int64_t count = 0;   // 0: rows are neither shared nor cut into blocks
@@ -42,27 +41,27 @@ struct Batch {
   at::Tensor inputs;
   at::Tensor labels;
   std::int64_t tokens = -1;  // without padding, for the metrics; -1: all of inputs
-  /// This micro-batch's part of the step's loss (LossMean::kTokens): its labels over those of the
-  /// step. Absent: the engine counts them.
+  /// This micro-batch's weight in the step's loss (LossMean::kTokens): its labels divided by those
+  /// of the step. Absent: the engine counts them.
   std::optional<double> loss_share = std::nullopt;
-  /// Rows of several documents: int64 [B, T], each token's position in its own one, counted from 0;
-  /// undefined: a row is one document. A document is alone: none of its tokens sees another one's,
-  /// and the label of its first token is -100, for nothing before it could predict it.
+  /// For rows of several documents: int64 [B, T], each token's position in its document, from 0;
+  /// undefined: a row is one document. No token sees another document's tokens, and the label of a
+  /// document's first token is -100, because no token before it could predict it.
   at::Tensor positions = {};
-  /// Tokens of each row before its padding: int64 [B]; undefined: a row's padding begins behind its
-  /// last label, a document's likewise. Only losses over all tokens read it (RouterBalance).
+  /// Tokens of each row before its padding: int64 [B]; undefined: the padding of a row or document
+  /// begins after its last label. Only losses over all tokens read it (RouterBalance).
   at::Tensor lengths = {};
-  /// counted_labels() of it; -1: the engine counts them where the labels are in host memory.
+  /// counted_labels() of the batch; -1: the engine counts them if the labels are in host memory.
   std::int64_t label_count = -1;
-  // Set by the engine: counts the micro-batches of all ranks and steps, so that what is drawn from
-  // it does not depend on how many ranks share the work; -1: not in training.
+  // Set by the engine: the micro-batch's number among those of all ranks and steps, so that random
+  // numbers drawn from it do not depend on the number of ranks; -1: not in training.
   std::int64_t number = -1;
-  // Set by the engine where ranks share rows (sequence_parallel_size): inputs, labels and positions
-  // are the whole rows on each of them, a multiple of the ranks long, and activations [B,
+  // Set by the engine if ranks share rows (sequence_parallel_size): each rank has whole rows of
+  // inputs, labels and positions, whose length is a multiple of the ranks; activations [B,
   // part.count, ...] are those of this part.
   RowPart part = {};
-  /// Only for logits: inputs continue the rows that are in it, and those of the last position are
-  /// the answer.
+  /// Only for logits: inputs continue the rows in `memory`, and the result is the logits of the
+  /// last position.
   std::shared_ptr<TextMemory> memory = nullptr;
 };
 
@@ -83,25 +82,27 @@ struct Weight {
   bool wants_grad = true;  // false: frozen; write nothing, `grad` may have no memory
 };
 
-/// How segments reach the other ranks of their exchange group (UnitSpec::ep_size), or of those that
-/// share their rows (Batch::part), in that order. Compute lane.
+/// Connects segments with the other ranks of their exchange group (UnitSpec::ep_size), or of the
+/// ranks that share their rows (Batch::part), in the group's order. Compute lane.
 class RankExchange {
  public:
   virtual ~RankExchange() = default;
   [[nodiscard]] virtual std::int64_t ranks() const noexcept = 0;
-  /// The device whose memory it reaches beside the host's: the one that segments compute on.
+  /// Returns the device whose memory it can exchange directly, beside host memory: that of the
+  /// segments.
   [[nodiscard]] virtual std::optional<at::Device> device() const { return std::nullopt; }
-  /// Piece i of `from` goes to the group's rank i, and what that one has for this rank becomes
-  /// piece i of `into`; both are ranks() pieces, apart, of host memory or, `on_device`, of
-  /// device()'s. Blocks until then. All ranks of the group call it at the same place of their
-  /// segments, with pieces of the same size. Throws Error(kPeer) when one of them is lost.
+  /// Sends piece i of `from` to the group's rank i, and receives piece i of `into` from it; blocks
+  /// until that is done. Both have ranks() pieces and do not overlap, in host memory or, with
+  /// `on_device`, in device()'s memory. Collective: all ranks of the group call it at the same
+  /// point of their segments, with pieces of the same size. Throws Error(kPeer) if one of them is
+  /// lost.
   virtual void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes,
                           bool on_device = false) = 0;
 };
 
-/// The output that the last segment is asked for. kBothLosses, which is never trained with: of a
-/// model whose loss has a part beside the labels' (RouterBalance) fp32 [2], the loss and the
-/// labels' alone; of every other one the loss.
+/// The output of the last segment. kBothLosses, only for evaluation: if the model's loss has a term
+/// beside the labels' (RouterBalance), fp32 [2] with the loss and the labels' loss alone; for other
+/// models the loss.
 enum class HeadOutput : std::uint8_t { kLoss, kLogits, kBothLosses };
 
 struct SegmentContext {
@@ -120,8 +121,8 @@ class Segment {
   /// Forward of the segment under the caller's grad mode. The first segment gets an undefined
   /// `input` and reads context.batch.inputs; the last one returns the mean loss over the labels
   /// that are not -100 (scalar, fp32; of whole rows also where ranks share them), or with
-  /// HeadOutput::kLogits the logits fp32 [B, T, V], [B, 1, V] with a memory. Must not keep
-  /// references to weights or context past its backward.
+  /// HeadOutput::kLogits the logits fp32 [B, T, V], [B, 1, V] with a memory. It must not keep
+  /// references to weights or context after its backward.
   virtual at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const = 0;
 };
 

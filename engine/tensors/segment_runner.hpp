@@ -1,10 +1,10 @@
-// engine/tensors/segment_runner.hpp — forward and backward of single segments, the only place where
-// autograd is driven.
+// engine/tensors/segment_runner.hpp — runs forward and backward of single segments; no other file
+// calls autograd.
 //
 // The boundary between segments is one detached activation. A segment's graph reaches from that
-// detached input to its output; its backward runs when the engine says so and frees the graph. With
-// activation checkpointing only the input is kept, and the backward runs the forward again first.
-// Compute lane only. No torch guard outlives a call.
+// input to its output; the engine starts its backward, which frees the graph. With activation
+// checkpointing only the input is kept, and the backward runs the forward again first. Compute lane
+// only. No torch guard outlives a call.
 #pragma once
 
 #include <cstdint>
@@ -46,9 +46,9 @@ class SegmentRunner {
   void forward(std::size_t s, const Batch& batch, Activations& activations) const;
   /// The scalar loss after the last segment's forward.
   [[nodiscard]] static const at::Tensor& loss(const Activations& activations);
-  /// Backward of segment `s`; segments come in falling order. `loss_gradient`:
-  /// d(objective)/d(loss), used by the last segment. Gradients of weights are complete in their
-  /// blocks afterwards as far as this segment goes.
+  /// Runs the backward of segment `s`; call it in falling order of segments. `loss_gradient`:
+  /// d(objective)/d(loss), used by the last segment. Afterwards this segment's contribution to the
+  /// weights' gradients is in their blocks.
   void backward(std::size_t s, const Batch& batch, Activations& activations,
                 double loss_gradient) const;
 
@@ -59,7 +59,7 @@ class SegmentRunner {
  private:
   [[nodiscard]] at::Tensor run(std::size_t s, const Batch& batch, const at::Tensor& input,
                                HeadOutput head_output) const;
-  /// In which sums over the tokens of this rank's part are made.
+  /// Returns the token tiles over which this rank sums.
   [[nodiscard]] TokenBlocks blocks_of(const Batch& batch) const;
 
   const Model& model_;

@@ -1,5 +1,5 @@
-// engine/tensors/tensor_batch.hpp — a micro-batch that is computed with ATen: what the visits of a
-// step, or of an inference, run on the compute lane.
+// engine/tensors/tensor_batch.hpp — a micro-batch that is computed with ATen: the visits of a step,
+// or of an inference, run it on the compute lane.
 //
 // Invariant: outside of a visit no tensor of a unit has memory.
 // Thread rule: as MicroBatch; made and read on the loop's thread, while no visit of it is running.
@@ -29,8 +29,8 @@ struct TensorUnits {
 
 class TensorBatch final : public MicroBatch {
  public:
-  /// `batch` is where segments compute. `looks`: for the first activation that is not finite, at
-  /// the price of reading each. `output`: of infer().
+  /// `batch` lies on the device of the segments. `looks`: find the first activation that is not
+  /// finite, which reads all of them. `output`: of infer().
   TensorBatch(const TensorUnits& units, Batch batch, bool looks,
               HeadOutput output = HeadOutput::kLoss);
 
@@ -49,11 +49,11 @@ class TensorBatch final : public MicroBatch {
   [[nodiscard]] std::span<std::byte> make_boundary(std::size_t b, std::byte* room) override;
   void take_boundary(std::size_t b) override;
 
-  /// The tensor that the last segment of an inference gave, on the device.
+  /// Returns the last segment's output of an inference, on the device.
   [[nodiscard]] const at::Tensor& result() const noexcept { return result_; }
 
  private:
-  /// A boundary that lies elsewhere, or is on its way.
+  /// A boundary that is offloaded, or is being copied.
   struct Kept {
     at::Tensor tensor;  // while it is here
     std::vector<std::int64_t> sizes;

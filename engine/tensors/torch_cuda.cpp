@@ -29,7 +29,7 @@ std::filesystem::path torch_folder() {
   return std::filesystem::path(entry->l_name).parent_path();
 }
 
-// Before anyone asks ATen for CUDA: what it finds then, it keeps.
+// Call it before ATen is asked for CUDA, because ATen keeps its first answer.
 std::string open_cuda_part() {
   // One workspace of cuBLAS for each stream makes its sums the same in every run.
   (void)::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);

@@ -1,7 +1,7 @@
-// engine/tensors/torch_cuda.hpp — LibTorch's CUDA part: opened at run time, where it is wanted.
+// engine/tensors/torch_cuda.hpp — LibTorch's CUDA part, opened at run time if a run asks for it.
 //
-// A program links the CPU part alone. So it starts quickly on a machine without a GPU,
-// builds against either wheel, and needs no CUDA headers of LibTorch's.
+// A program links only the CPU part. So it starts quickly on a machine without a GPU, builds
+// against either wheel, and does not need LibTorch's CUDA headers.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +15,18 @@
 
 namespace tandem {
 
-/// Why LibTorch cannot compute on a GPU here; empty: it can. The first call opens libraries,
-/// seconds long; any thread.
+/// Returns why LibTorch cannot compute on a GPU here; empty if it can. The first call opens
+/// libraries, which takes seconds. Any thread.
 [[nodiscard]] const std::string& why_torch_has_no_cuda();
 
-/// The most bytes that ATen's allocator has taken of that device so far, free blocks included; 0
-/// for the CPU. Any thread.
+/// Returns the peak bytes that ATen's allocator has taken of that device, its free memory included;
+/// 0 for the CPU. Any thread.
 [[nodiscard]] std::size_t held_by_aten(at::Device device);
 
-/// The device of the tensors that go with it; null: the CPU.
+/// Returns the device of its tensors; for null the CPU.
 [[nodiscard]] at::Device device_of_tensors(const ComputeDevice* compute) noexcept;
 
-/// Calls `work`; where ATen finds no memory for it, throws DeviceOutOfMemory with the sizes.
-/// Compute lane.
+/// Calls `work`; throws DeviceOutOfMemory with the sizes if ATen finds no memory. Compute lane.
 void run_on_device(const std::function<void()>& work);
 
 /// ATen on GPU `index`, with a stream of its own. Only where why_torch_has_no_cuda() is empty.

@@ -1,11 +1,12 @@
-// engine/tensors/unit.hpp — one unit's parameters as tensors over memory that comes and goes.
+// engine/tensors/unit.hpp — one unit's parameters as tensors whose memory changes from visit to
+// visit.
 //
 // The weights of a unit are views over one flat storage that owns nothing. bind_values() points
-// that storage at the slot into which the unit was gathered, unbind_values() at nothing; the same
-// for the gradients. The tensors themselves, and what autograd saved of them, live on: rebinding
-// costs one pointer store however many parameters there are.
-// Invariant: a weight's data is touched only while bound. Unbound storages hold a null pointer, so
-// a slip faults at once.
+// that storage at the slot into which the unit was gathered, unbind_values() at null; the same for
+// the gradients. The tensors, and those that autograd saved, stay valid: rebinding costs one
+// pointer store for any number of parameters.
+// Invariant: a weight's data is accessed only while bound. Unbound storages have a null pointer, so
+// a wrong access faults at once.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ namespace tandem {
 /// A flat tensor whose storage can be pointed at memory owned by someone else. Compute lane only.
 class FlatBlock {
  public:
-  /// On that device; it has no memory before bind().
+  /// Makes a tensor on that device, without memory before bind().
   FlatBlock(std::int64_t numel, DType type, at::Device device);
   /// Elements [begin, begin + numel of shape) as a tensor of `shape` over this block's storage.
   [[nodiscard]] at::Tensor view(std::int64_t begin, const std::vector<std::int64_t>& shape) const;
@@ -43,7 +44,7 @@ class FlatBlock {
 /// next to backward).
 class Unit {
  public:
-  /// `device`: of the memory that it is bound to.
+  /// `device`: that of the memory to which it will be bound.
   Unit(const UnitSpec& spec, const ParameterLayout& layout, DType type,
        at::Device device = at::kCPU);
   Unit(const Unit&) = delete;
@@ -54,13 +55,15 @@ class Unit {
   void bind_values(std::byte* slot) { values_.bind(slot); }
   void unbind_values() { values_.unbind(); }
 
-  /// Points the gradients at a gradient slot. `fresh`: nothing of this micro-step is in it yet.
+  /// Points the gradients at a gradient slot. `fresh`: no visit of this micro-step has written to
+  /// it yet.
   void bind_gradients(std::byte* slot, bool fresh);
-  /// Moves what plain autograd accumulated into the block; after a segment's backward.
+  /// Copies gradients that plain autograd accumulated into the block. Call it after a segment's
+  /// backward.
   void collect_autograd_gradients();
-  /// Zero-fills what no segment wrote (parameters left without a gradient, gaps) or is frozen, and
-  /// unbinds: the slot is complete. `padding`: what lies behind the last parameter, too, since the
-  /// host does not reach it.
+  /// Zero-fills gradients that no segment wrote, those of frozen parameters, and gaps, then
+  /// unbinds: the slot is complete. `padding`: also fills the padding after the last parameter,
+  /// which the host cannot do on a device.
   void complete_gradients(bool padding);
   void unbind_gradients();
 

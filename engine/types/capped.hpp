@@ -1,6 +1,6 @@
 // engine/types/capped.hpp — sums and products of sizes that stop at the greatest number instead of
-// wrapping around: a file may name any sizes, and what they add up to is then too much, never less
-// than nothing. Any thread.
+// wrapping around: so sizes that a file names add up to too much, never to a negative number. Any
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// engine/types/checkpoint.hpp — what a caller says of a checkpoint, and what it is told.
+// engine/types/checkpoint.hpp — arguments and results of saving and loading a checkpoint.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ using StateSource = std::function<void(const ParameterSpec& parameter, std::uint
 struct CheckpointArgs {
   std::string folder;    // of checkpoints; made where it is missing
   std::string tag = {};  // its folder's name in there; empty: step-00000020
-  /// JSON of the caller's own, given back by load_checkpoint(): client_state.json.
+  /// The caller's JSON, which load_checkpoint() returns: client_state.json.
   std::string client_state = "{}";
   /// Small files that lie beside the tensors, as (name, text): a config.json lets Transformers read
   /// the folder.
@@ -48,12 +48,11 @@ struct CheckpointOutcome {
 struct LoadArgs {
   /// Weights alone: the run begins at step 1, with moments of zero.
   bool module_only = false;
-  /// Parts of the run that may be others than those of the checkpoint: data, seed, batch,
-  /// optimizer.
+  /// Parts of the run that may differ from the checkpoint's: data, seed, batch, optimizer.
   std::vector<std::string> ignored = {};
 };
 
-/// The state of a run that another program saved, as far as a run here goes on from it.
+/// The state of a run that another program saved, as far as a run here can resume from it.
 struct ForeignState {
   std::string path;
   StateSource source;    // lives as long as this

@@ -1,5 +1,5 @@
-// engine/types/evaluation.hpp — the loss over a data set as sums, of which any number of ranks
-// makes the same mean.
+// engine/types/evaluation.hpp — the loss over a data set as sums, from which any number of ranks
+// gets the same mean.
 #pragma once
 
 #include <cmath>
@@ -19,10 +19,10 @@ struct EvalSums {
   std::int64_t records = 0;  // that were run
   double seconds = 0;        // of this rank's clock
 
-  /// NaN where nothing counts.
+  /// Returns the mean loss; NaN if no label counts.
   [[nodiscard]] double mean() const noexcept { return loss / static_cast<double>(labels); }
   [[nodiscard]] double perplexity() const noexcept { return std::exp(mean()); }
-  /// The mean loss of the labels alone, without the routers' own loss.
+  /// Returns the mean loss of the labels alone, without the routers' own loss.
   [[nodiscard]] double label_mean() const noexcept {
     return label_loss / static_cast<double>(labels);
   }

@@ -1,5 +1,5 @@
-// engine/types/loss_scale_state.hpp — where a dynamic loss scaler stands: what a checkpoint keeps
-// of it, ours or another program's.
+// engine/types/loss_scale_state.hpp — the state of a dynamic loss scaler in a checkpoint, ours or
+// another program's.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,12 @@
-// engine/types/model.hpp — what the engine knows of a model: units of parameters, and segments that
-// use them in order.
+// engine/types/model.hpp — the engine's description of a model: units of parameters, and segments
+// that use them in order.
 //
 // A *unit* is a list of parameters that lie in one flat block: it is gathered, reduced and updated
-// as one. A *segment* is a plain function of weights and activations (embedding, one block, head).
+// as one. A *segment* is a plain function of weights and activations (embedding, one layer, head).
 // Segments run in order; the boundary between two of them is one activation tensor, detached, so
 // the engine drives each segment's backward itself. A weight may be used by several segments (tied
-// embeddings): its unit is then gathered for each of them.
-// A Segment (engine/tensors/segment.hpp) runs a segment, with tensors; plans and the schedule read
-// the shapes here alone.
+// embeddings): its unit is then gathered for each of them. A Segment (engine/tensors/segment.hpp)
+// computes a segment with tensors; plans and the schedule use only the shapes here.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +35,8 @@ struct ParameterSpec {
 struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
-  /// The number of experts; the parameters come in as many runs alike. Every run begins at a
-  /// boundary of the optimizer's blocks.
+  /// The number of experts; the parameters have one run of elements for each, all alike. Every run
+  /// begins at a multiple of the optimizer's norm tiles and scale groups.
   std::int64_t experts = 1;
   /// Expert-parallel size: the number of slices that the experts are cut into. The first
   /// world / ep_size ranks hold the first slice, and so on; one rank of each slice forms an
@@ -47,12 +46,13 @@ struct UnitSpec {
   /// is the slice's expert e, with the gradient of what was exchanged with the group's rank j.
   /// Gradients of all ranks are added in rank order, as if every rank had all experts.
   std::int64_t ep_size = 1;
-  /// Small beside the unit that it is used with (adapters): its weights stay gathered on every rank
-  /// at every stage, so that the other units' slots do not double. Not with ep_size above 1.
+  /// For units that are small beside the unit with which they are used (adapters): the weights stay
+  /// gathered on every rank at every stage, so that the other units need no second slot. Not
+  /// possible with ep_size above 1.
   bool stays_gathered = false;
 
   [[nodiscard]] std::int64_t numel() const noexcept;
-  /// Whether all of its parameters are frozen: then nothing of it is reduced or updated.
+  /// Whether all parameters are frozen: then the unit is neither reduced nor updated.
   [[nodiscard]] bool frozen() const noexcept;
 };
 
@@ -68,17 +68,18 @@ struct SegmentCost {
   std::int64_t idle_weights = 0;     // elements that a token is not multiplied with (other experts)
   std::int64_t attention_width = 0;  // heads times their size; 0: no attention
   std::int64_t attention_window = 0;  // keys that a position sees; 0: all
-  /// [weight] How often a token is multiplied with its elements: of a convolution the places, of a
-  /// look-up 0; empty: each once.
+  /// [weight] How often a token is multiplied with its elements: for a convolution the number of
+  /// positions, for a look-up 0; empty: once.
   std::vector<std::int64_t> uses = {};
-  // The part of its parameters' names that names the module that attends; that of the experts.
+  // The component of its parameters' names that names the attention module; the same for the
+  // experts' module.
   std::string attention_module = {};
   std::string experts_module = {};
-  /// Instead of an estimate: the seconds of a visit, recomputation included. Compute lane.
+  /// Replaces the estimate: returns the seconds of a visit, recomputation included. Compute lane.
   std::function<double(bool is_backward)> seconds = {};
 };
 
-/// A micro-batch as far as memory goes.
+/// The properties of a micro-batch on which memory depends.
 struct BatchShape {
   std::int64_t rows = 1;    // of one rank
   std::int64_t length = 1;  // tokens of a row; 1 where there are none
@@ -87,8 +88,8 @@ struct BatchShape {
   bool accelerator = false;  // computed there: kernels need no packed copies in host memory
   bool packed = false;       // rows hold several documents (Batch::positions)
   std::int64_t sharers = 1;  // ranks that share each row (Batch::part)
-  // Blocks of a rank's part of a row: sums over tokens are made block by block (TokenBlocks); 0:
-  // they are not cut.
+  // Token tiles in a rank's part of a row: sums over tokens are made tile by tile (TokenBlocks); 0:
+  // one sum.
   std::int64_t blocks = 0;
 
   /// Tokens of one rank.
@@ -111,12 +112,12 @@ struct ActivationBytes {
 struct SegmentSpec {
   std::string name;
   std::vector<WeightRef> weights;
-  // null in a description (models/causal_lm.hpp): for plans alone
+  // null in a description (models/causal_lm.hpp), which only plans use
   std::shared_ptr<const Segment> run;
   std::function<ActivationBytes(const BatchShape&)> activations;  // empty: not known
   SegmentCost cost;
-  /// Its operations are too small to be shared: the lane computes it alone, which also keeps the
-  /// bits of operations whose sums depend on the number of threads.
+  /// Its operations are too small for several threads: the lane computes them alone, which also
+  /// keeps the bits of operations whose sums depend on the number of threads.
   bool one_thread = false;
 };
 
@@ -125,11 +126,11 @@ struct SegmentSpec {
 
 /// Fills out[0, end-begin) with the elements [begin, end) (row-major, fp32) of a parameter's
 /// initial value. Called from pool threads, several at once for different parameters; each rank
-/// asks only for what it owns.
+/// asks only for elements that it owns.
 using ParameterSource = std::function<void(const ParameterSpec& parameter, std::int64_t begin,
                                            std::int64_t end, float* out)>;
 
-/// Heads of attention: ranks that share rows attend with some of them each.
+/// Numbers of attention heads: ranks that share rows compute some of the heads each.
 struct HeadCounts {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;

@@ -1,12 +1,11 @@
-// engine/types/row_sharing.hpp — rows that several ranks share (sequence_parallel_size): which
-// tokens of each this rank computes.
+// engine/types/row_sharing.hpp — rows that several ranks share (sequence_parallel_size): the tokens
+// of each row that this rank computes.
 //
-// Every rank of a group has the whole rows of its micro-batch, numbers of 8 bytes a token, and
-// computes a run of tokens of each. So a label is still the token behind it, also across the cut,
-// and what concerns whole rows (how many labels there are, where documents begin) needs no message.
-// Rows that are cut into blocks for sums over tokens (EngineOptions::sequence_blocks) have such a
-// part even where a rank is alone, which is then all of the row.
-// Invariant: all ranks of a group have parts of the same size, and all blocks have.
+// Every rank of a group has the whole rows of its micro-batch, 8 bytes per token, and computes a
+// run of tokens of each. So the label of a token is in memory even if it belongs to another rank's
+// run, and facts about whole rows (number of labels, beginnings of documents) need no message. With
+// token tiles (EngineOptions::sequence_blocks) a row also has a part if a rank is alone: all of it.
+// Invariant: the parts of a group's ranks have the same length, and so have all tiles.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +22,8 @@ struct RowSharing {
   [[nodiscard]] bool cuts() const noexcept { return ranks > 1 || blocks > 0; }
 };
 
-/// Throws user_error unless that number of ranks can share the model's rows, and cut them into
-/// `blocks`.
+/// Throws user_error unless that number of ranks can share the model's rows, with `blocks` tiles in
+/// each.
 void require_row_sharing(const Model& model, std::int64_t ranks, std::int64_t blocks = 0);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// engine/types/sim_spec.hpp — the simulated accelerator that `--device sim` trains on, as its user
-// describes it.
+// engine/types/sim_spec.hpp — the user's description of the simulated accelerator of `--device
+// sim`.
 //
 //   --sim_spec compute=2T,h2d=50GB,d2h=50GB,hbm=3TB,memory=16GB,latency=10us
 //
@@ -26,7 +26,7 @@ struct SimSpec {
 /// Throws user_error, naming the part that is wrong.
 [[nodiscard]] SimSpec parse_sim_spec(std::string_view text);
 
-/// All of it, in the notation that parse_sim_spec takes.
+/// Returns all properties, in the notation of parse_sim_spec.
 [[nodiscard]] std::string to_string(const SimSpec& spec);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// engine/types/state_placement.hpp — where the optimizer's state of a unit lies, and who updates
-// it.
+// engine/types/state_placement.hpp — where the optimizer's state of a unit lies, and which
+// processor updates it.
 //
 //   placement  master, moments  weight; gradient of one rank  update runs on
 //   host       host             host                          the pool
@@ -8,9 +8,9 @@
 //   nvme       a file           host                          the pool, state read and written by
 //                                                             slices
 //
-// fp32 weights are their own master, so of a streamed fp32 unit only the moments are copied there
-// and back. Several ranks reduce gradients on the host: these are then copied to the device slice
-// by slice.
+// fp32 weights are their own master, so for a streamed fp32 unit only the moments are copied to the
+// device and back. Several ranks reduce gradients on the host, from where they are copied to the
+// device slice by slice.
 // Invariant: no placement changes a bit of any result.
 #pragma once
 
@@ -28,7 +28,7 @@ enum class StatePlacement : std::uint8_t { kHost, kDevice, kStreamed, kNvme };
   return placement == StatePlacement::kDevice || placement == StatePlacement::kStreamed;
 }
 
-/// The user's choice. The last three leave the share EngineOptions::offload_ratio on the host.
+/// The user's choice. With the last three the share EngineOptions::offload_ratio stays on the host.
 enum class Placement : std::uint8_t {
   kAuto,    // chosen by plan_run() (engine/plan/run_plan.hpp)
   kCpu,     // all on the host

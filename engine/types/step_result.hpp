@@ -1,4 +1,4 @@
-// engine/types/step_result.hpp — what a step tells its caller.
+// engine/types/step_result.hpp — the results of a step.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-/// The fate of a step's gradients.
+/// The verdict on a step's gradients.
 enum class StepOutcome : std::uint8_t {
   kCommit,    // applied
   kRollback,  // applied after an update made ahead of the verdict was undone
@@ -37,8 +37,8 @@ struct Verdict {
   bool speculated = false;  // updates had begun ahead of it
 };
 
-/// Time the compute lane stood still, by what it waited for (s), and how busy each resource was
-/// meanwhile (s).
+/// Seconds for which the compute lane stood still, by what it waited for, and seconds for which
+/// each resource worked in the step.
 struct Exposure {
   double optimizer_s = 0;
   double gather_s = 0;
@@ -55,8 +55,8 @@ struct Exposure {
   double disk_busy_s = 0;  // something was on its way from or to NVMe
 };
 
-/// How long the parts of a step took (s), divided as DeepSpeed's timers do. On a GPU forward and
-/// backward are the device's time.
+/// Seconds of a step's phases, divided as DeepSpeed's timers do. On a GPU, forward and backward are
+/// the device's time.
 struct PhaseTimes {
   double forward_s = 0;
   double backward_s = 0;   // with:

@@ -1,11 +1,11 @@
-// engine/types/token_blocks.hpp — the fixed blocks in which gradients of weights are summed over
-// tokens (EngineOptions::sequence_blocks).
+// engine/types/token_blocks.hpp — the fixed token tiles over which gradients of weights are summed
+// (EngineOptions::sequence_blocks).
 //
-// A row is cut into as many blocks of equal length as that says, on however many ranks. A sum over
-// tokens is made block by block, of all rows, each from zero, and the blocks' sums are added as a
-// balanced tree. Where ranks share rows, a rank's sum is a node of that tree, and the reduction
-// adds what lies above it (ReduceArguments::tree). So the bits are the same however many ranks
-// share. Any thread; what holds is the calling thread's.
+// A row is cut into that number of tiles of equal length, for any number of ranks. A sum over
+// tokens is made tile by tile, over all rows, each from zero, and the tiles' sums are added as a
+// balanced tree. If ranks share rows, a rank's sum is a node of that tree, and the reduction adds
+// the nodes above (ReduceArguments::tree). So the bits do not depend on the number of ranks. Any
+// thread; the setting is the calling thread's.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct TokenBlocks {
 
 [[nodiscard]] TokenBlocks token_blocks() noexcept;
 
-/// While one lives, sums of its thread are made so.
+/// While one lives, its thread sums in tiles.
 class TokenBlocksGuard {
  public:
   explicit TokenBlocksGuard(TokenBlocks blocks) noexcept;

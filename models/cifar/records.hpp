@@ -3,7 +3,7 @@
 //
 // Three spellings of the same files are read: data_batch_1.bin (binary archive),
 // data_batch_1.bin.xz, and data_batch_1 (Python archive). Every label and length is checked here,
-// so what is handed on can be trusted.
+// so callers need not check them.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// models/convert/tandem_checkpoint.hpp — our own checkpoints in the form of foreign ones, and back:
-// what ./tandem convert reads and writes.
+// models/convert/tandem_checkpoint.hpp — converts our own checkpoints into the form of foreign
+// ones, and back, for ./tandem convert.
 #pragma once
 
 #include <filesystem>
@@ -17,8 +17,9 @@ namespace tandem {
 ImportedCheckpoint open_tandem_checkpoint(const std::filesystem::path& folder);
 
 /// Writes the new checkpoint `folder`, which a run resumes; `texts` lie in it, too. Facts that a
-/// foreign checkpoint does not have (seed, data, batch) are not known in it. Nothing is left of one
-/// that could not be written. A line for each thing that was left out. Blocks; no loop runs here.
+/// foreign checkpoint does not have (seed, data, batch) stay unknown. After a failure nothing of it
+/// is left. Returns a line for each value that was left out. Blocks; call it without a running
+/// loop.
 std::vector<std::string> write_tandem(const ImportedCheckpoint& checkpoint,
                                       const std::filesystem::path& folder,
                                       std::vector<PlannedText> texts = {});

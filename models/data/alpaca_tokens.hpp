@@ -1,4 +1,5 @@
-// models/data/alpaca_tokens.hpp — instruction records as token records: ids, and which are learnt.
+// models/data/alpaca_tokens.hpp — converts instruction records into token ids, with a mask of those
+// that are learnt.
 //
 // Ids are those of the whole text, question and answer together. The part that kCompletion learns
 // begins where the ids of the question alone, with the special tokens before it, and those of the

@@ -1,5 +1,5 @@
-// models/data/mask_check.hpp — what a mask comes to over all records, in figures and by example,
-// and refusing one that would silently train something else than was meant.
+// models/data/mask_check.hpp — counts the masks of all records, prints an example, and refuses
+// masks that are most likely a mistake.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// models/data/memory_records.hpp — token records that lie in memory, one behind the other.
+// models/data/memory_records.hpp — token records in memory, one after another.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// models/data/open_records.hpp — from a data set's file to token records: the one place that
-// decides how it is read. Instruction records are tokenised here, a token file is mapped; what
-// needs more (chats, tables, texts) `tandem prepare` makes a token file of.
+// models/data/open_records.hpp — opens a data set's file as token records, and decides how it is
+// read. Instruction records are tokenised here, a token file is mapped; for other data (chats,
+// tables, texts) `tandem prepare` makes a token file first.
 #pragma once
 
 #include <cstdint>

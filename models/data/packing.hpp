@@ -1,4 +1,4 @@
-// models/data/packing.hpp — records laid side by side into rows, which then take their place.
+// models/data/packing.hpp — packs records side by side into rows; a row then counts as a record.
 //
 // A row of the sampler, of an epoch and of a checkpoint is a pack. Which records a pack has is a
 // pure function of (kind, room, seed, lengths): every rank and every resumed run finds it by

@@ -1,5 +1,5 @@
-// models/data/record_members.hpp — which members of an instruction record are used, which say
-// nothing about the text, and which would change it.
+// models/data/record_members.hpp — classifies the members of an instruction record: used, harmless,
+// or refused because they would change the text.
 //
 // The same lists as tools/prepare/members.py has; a test compares them. Any thread.
 #pragma once

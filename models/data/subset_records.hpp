@@ -1,5 +1,5 @@
-// models/data/subset_records.hpp — some of the records of others, and the division of records into
-// those that are learnt and those that are held out.
+// models/data/subset_records.hpp — a subset of records, and the division of records into training
+// and held-out ones.
 //
 // A record's own tokens decide whether it is held out, so a record stays where it is
 // whatever is added, taken away or put into another order around it, and copies of it go with it.

@@ -1,8 +1,8 @@
-// models/data/token_file.hpp — a token file (docs/data.md) as token records, mapped: its size does
-// not matter, and what is not asked for is not read.
+// models/data/token_file.hpp — reads a token file (docs/data.md) as token records. It is mapped, so
+// it may be larger than memory, and only requested records are read.
 //
-// The file is a stranger's. Opening reads its header and both ends of its offsets; whatever else it
-// says of a record is checked when that record is read.
+// The file is not trusted. Opening checks its header and both ends of its offsets; everything about
+// a record is checked when that record is read.
 // Invariant: no number of the file is used before it was checked, and no id that is given reaches
 // the vocabulary that the file names.
 #pragma once

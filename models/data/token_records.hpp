@@ -1,5 +1,5 @@
-// models/data/token_records.hpp — records of token ids that say of each token whether it is learnt:
-// what every reader of training texts gives, and all that training knows of them.
+// models/data/token_records.hpp — the interface of records of token ids, with a mask of learnt
+// tokens: every reader of training texts implements it, and training uses nothing else.
 //
 // Invariant: a record has at least one token, and its mask as many entries as it has tokens.
 #pragma once

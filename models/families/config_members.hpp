@@ -1,5 +1,5 @@
-// models/families/config_members.hpp — the members of a config.json, and what becomes of each: one
-// list for each family, by which files are completed, checked and explained (docs/model_keys.md).
+// models/families/config_members.hpp — the known members of a config.json and their effects: one
+// list for each family, by which files are completed, checked and documented (docs/model_keys.md).
 //
 // Invariant: what Transformers obeys for a family is in its list. A member that no list has changes
 // nothing in Transformers either, and is named in a note.

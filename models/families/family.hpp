@@ -1,4 +1,4 @@
-// models/families/family.hpp — what there is to know of a model family, and the list of families.
+// models/families/family.hpp — the description of a model family, and the list of families.
 //
 // A family is one file here that defines its Family, and its line in TANDEM_FAMILIES.
 #pragma once

@@ -1,5 +1,5 @@
-// models/families/llama_like.hpp — what the families share that name and compute like Llama: RMS
-// norms, rotary positions, gated MLPs.
+// models/families/llama_like.hpp — shared code of the families that name and compute like Llama:
+// RMS norms, rotary positions, gated MLPs.
 #pragma once
 
 #include <cstdint>

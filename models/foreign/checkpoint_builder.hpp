@@ -1,5 +1,5 @@
-// models/foreign/checkpoint_builder.hpp — what the readers of foreign checkpoints share: names are
-// checked once, and DeepSpeed's model files give the same fields at every stage.
+// models/foreign/checkpoint_builder.hpp — shared code of the readers of foreign checkpoints: checks
+// names, and reads the fields that DeepSpeed's model files have at every stage.
 #pragma once
 
 #include <memory>

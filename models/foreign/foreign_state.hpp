@@ -1,4 +1,4 @@
-// models/foreign/foreign_state.hpp — a foreign checkpoint as a run of a model goes on from it.
+// models/foreign/foreign_state.hpp — the state that a run resumes from a foreign checkpoint.
 #pragma once
 
 #include "engine/types/checkpoint.hpp"

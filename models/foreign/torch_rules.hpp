@@ -1,5 +1,6 @@
-// models/foreign/torch_rules.hpp — the names that a file of torch.save may hold, and what they
-// mean: tensors as descriptions of where their elements lie, everything else as inert records.
+// models/foreign/torch_rules.hpp — the names that a file of torch.save may contain, and their
+// meaning: tensors become descriptions of the positions of their elements, everything else becomes
+// inert records.
 //
 // Invariant: after a pickle was read, every element of every tensor lies inside its storage, as the
 // pickle declares that storage's size; the file's own sizes are TorchFile's to check.

@@ -1,7 +1,7 @@
-// models/foreign/zip_directory.hpp — where the entries of a zip archive lie, as torch.save writes
-// one: every entry stored as it is, at a fixed place in the file.
+// models/foreign/zip_directory.hpp — finds the entries of a zip archive that torch.save has
+// written: every entry is stored uncompressed, at a fixed position in the file.
 //
-// The file is a stranger's: every number is checked before it is used.
+// The file is not trusted: every number is checked before it is used.
 // Invariant: names are plain paths inside the archive and differ from each other, every entry's
 // bytes lie in the file, and no two entries share a byte.
 #pragma once

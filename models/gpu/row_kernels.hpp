@@ -1,4 +1,4 @@
-// models/gpu/row_kernels.hpp — what a transformer does to rows between its matmuls, in one pass
+// models/gpu/row_kernels.hpp — the row operations of a transformer between its matmuls, one pass
 // each, as a table of functions: C++17, for nvcc as well.
 //
 // row_kernels.cu fills it for a GPU, where CUDA is found; host_row_kernels.cpp for the host, with

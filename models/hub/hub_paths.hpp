@@ -1,6 +1,6 @@
-// models/hub/hub_paths.hpp — what a name on a command line stands for: a path, or a hub id whose
-// snapshot lies in the local Hugging Face cache, maybe with a revision ("org/name@v1.0": a branch,
-// a tag, a pull request's ref or the beginning of a commit's hash; without one the main branch).
+// models/hub/hub_paths.hpp — resolves a name on a command line: a path, or a hub id whose snapshot
+// lies in the local Hugging Face cache, maybe with a revision ("org/name@v1.0": a branch, a tag, a
+// pull request's ref or the beginning of a commit's hash; without one the main branch).
 //
 // A name that looks like a path is one. A hub id ("org/name", "name") is a name for which no folder
 // stands here. A path that is not there is answered with the nearest name that is.

@@ -1,7 +1,7 @@
-// models/hub/training_files.hpp — which files of a folder of data are trained on.
+// models/hub/training_files.hpp — chooses the files of a data folder for training.
 //
-// Invariant: tools/prepare/hub.py chooses the same ones, so that the program and what prepares its
-// data never mean different files.
+// Invariant: tools/prepare/hub.py chooses the same ones, so that the program and `prepare` always
+// use the same files.
 #pragma once
 
 #include <filesystem>

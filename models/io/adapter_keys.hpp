@@ -1,4 +1,4 @@
-// models/io/adapter_keys.hpp — what becomes of each field of PEFT's LoraConfig in a folder.
+// models/io/adapter_keys.hpp — lists the fields of PEFT's LoraConfig: read, harmless or refused.
 //
 // A field that changes what the adapters are to the base is read, or refused by its name unless it
 // has a value that means nothing (null, false, empty). A field that is in no list, of a later PEFT,

@@ -1,5 +1,5 @@
-// models/io/folder_members.hpp — the members of the JSON files that lie beside a model's
-// config.json, and what becomes of each: one list for each file (docs/folder_keys.md).
+// models/io/folder_members.hpp — the known members of the JSON files beside a model's config.json,
+// and their effects: one list for each file (docs/folder_keys.md).
 //
 // Invariant: a member that changes which ids a text has is used or refused. One that is in no list
 // is named in a note. tests/tools/model_keys_test.py compares the lists with Transformers and PEFT.

@@ -1,4 +1,5 @@
-// models/io/generation_config.hpp — generation_config.json: at which tokens a text ends.
+// models/io/generation_config.hpp — reads and writes generation_config.json: the tokens at which a
+// text ends.
 #pragma once
 
 #include <cstdint>

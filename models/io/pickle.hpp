@@ -1,5 +1,5 @@
-// models/io/pickle.hpp — the one reader of Python pickles: a stack machine that knows the
-// operations which build plain data, and nothing that runs.
+// models/io/pickle.hpp — reads Python pickles with a stack machine that has only the operations
+// that build plain data; nothing is executed.
 //
 // A pickle is a program. Here a name is data that a PickleRules object has to allow, a call is
 // handed to the same object, which describes its result, and every other operation is refused.

@@ -1,5 +1,5 @@
-// models/io/same_files.hpp — files that hosts have each for themselves, and that must have
-// the same bytes on all of them: a model's weights.
+// models/io/same_files.hpp — checks that each host's own copy of a model's weights has the same
+// bytes.
 //
 // The first rank of each host hashes them on a thread of its own, beside what the rank does
 // meanwhile; nothing is read where all ranks are of one host.

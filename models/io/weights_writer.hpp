@@ -1,10 +1,10 @@
-// models/io/weights_writer.hpp — weights out, tensor by tensor, as model.safetensors or as
+// models/io/weights_writer.hpp — writes weights, tensor by tensor, as model.safetensors or as
 // shards with an index.
 //
 // Sizes are known before the first byte, so the header comes first and nothing is held in memory.
 // Invariant: until finish() every byte lies in temporary files; the last name to appear is the one
-// that loaders look for first (model.safetensors, or the index), so a folder never holds a part
-// that looks whole.
+// that loaders look for first (model.safetensors, or the index), so loaders never find a partial
+// model.
 #pragma once
 
 #include <cstddef>

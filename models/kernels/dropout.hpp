@@ -1,11 +1,11 @@
-// models/kernels/dropout.hpp — dropout (Srivastava et al., 2014): which elements of a matrix go,
-// and letting them go.
+// models/kernels/dropout.hpp — dropout (Srivastava et al., 2014): chooses the dropped elements of a
+// matrix, and drops them.
 //
-// Whether an element stays is a function of a key, its row and its column, 32 bits that are drawn
-// again wherever they are needed: no mask is ever stored, and threads, vectors and recomputation
-// change nothing. The key is made of the seed, the micro-batch's number (Batch::number) and the
-// place in the model, so ranks, stages and overlap change nothing either. u(column) and h(row) are
-// mixed from either half of the key; mixing u ^ h gives the bits.
+// Whether an element stays depends on 32 bits, a function of a key, its row and its column, which
+// are computed again wherever they are needed: no mask is stored, and threads, vectors and
+// recomputation change nothing. The key is computed from the seed, the micro-batch's number
+// (Batch::number) and the position in the model, so ranks, stages and overlap change nothing
+// either. u(column) and h(row) are mixed from either half of the key; mixing u ^ h gives the bits.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// models/kernels/experts.hpp — which experts each token goes to, and the ways of its rows there and
-// back.
+// models/kernels/experts.hpp — routes each token to its experts, and moves its rows there and back.
 //
 // A token has a row at each of its experts; rows lie in the order of the experts, and of the tokens
 // within one. All orders and boundaries follow from the routes alone: every sum below has a fixed

@@ -1,5 +1,5 @@
-// models/kernels/gemm_blocks.hpp — how a matmul is cut into tiles, panels and tasks; shared
-// by the kernels.
+// models/kernels/gemm_blocks.hpp — cuts a matmul into tiles, panels and tasks; shared by the
+// kernels.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// models/layers/experts.hpp — the MLP half of a block with experts.
+// models/layers/experts.hpp — the MLP half of a layer with experts.
 //
 //   x + sum of w_e Expert_e(Norm(x)) over the experts of a token
 // One operation from the block's middle to its end: norm, router, the tokens' rows by expert, two

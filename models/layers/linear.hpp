@@ -1,8 +1,8 @@
-// models/layers/linear.hpp — the linear layers of a block's halves, with the norms and activations
-// beside them.
+// models/layers/linear.hpp — the linear layers of a transformer layer's halves, with their norms
+// and activations.
 //
-// They take tokens tile by tile (token_tiles.hpp): what a norm or an activation gives, and in
-// backward their gradients, stand in memory for one tile.
+// They compute token tile by token tile (token_tiles.hpp): outputs of norms and activations, and
+// their gradients in backward, are in memory for one tile only.
 #pragma once
 
 #include <utility>

@@ -1,10 +1,10 @@
-// models/layers/token_tiles.hpp — layers that take a micro-batch's tokens tile by tile, so that
-// what is as wide as an MLP stands in memory for one tile and not for a whole long row.
+// models/layers/token_tiles.hpp — lets layers compute a micro-batch's tokens tile by tile, so that
+// tensors as wide as an MLP are in memory for one tile and not for a whole long row.
 //
-// Invariant: where tiles begin depends on the number of tokens, and on token_blocks(), alone. Sums
-// over tokens are made tile by tile, in fp32, in the tiles' order, whatever a run keeps or computes
-// again: so bits do not depend on that. Up to one tile of tokens nothing is cut. Where sums are
-// made in fixed blocks, tiles are of one block, and the blocks' sums are added as a balanced tree.
+// Invariant: the beginnings of tiles depend only on the number of tokens and on token_blocks().
+// Sums over tokens are made tile by tile, in fp32, in the tiles' order, so their bits do not depend
+// on what a run keeps or recomputes. Up to one tile of tokens nothing is cut. With token_blocks() a
+// tile lies in one of these parts of a row, and the parts' sums are added as a balanced tree.
 #pragma once
 
 #include <algorithm>

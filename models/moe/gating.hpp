@@ -1,5 +1,5 @@
-// models/moe/gating.hpp — which token goes to which expert: the top-1, top-2 and top-k gates of
-// DeepSpeed's MoE layer.
+// models/moe/gating.hpp — routes tokens to experts: the top-1, top-2 and top-k gates of DeepSpeed's
+// MoE layer.
 //
 // Routes are indices, not one-hot masks [S, E, C]: a token's j-th choice is an expert, a place
 // among that expert's tokens and a weight. Nothing here looks at a value on the host, so on a GPU

@@ -1,5 +1,5 @@
-// models/transformer/adapters.hpp — the low-rank adapters of one block: their parameters, and what
-// they are to its linear layers.
+// models/transformer/adapters.hpp — the low-rank adapters of one layer: their parameters, and their
+// use in its linear layers.
 //
 // For each linear layer the A of all its adapted matrices, then their B, in the order of the
 // block's names. They are a unit of their own, behind the block's: so what a frozen base costs

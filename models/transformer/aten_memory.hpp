@@ -1,5 +1,5 @@
-// models/transformer/aten_memory.hpp — what the layers of layers.hpp hold on an accelerator, for
-// the memory plan.
+// models/transformer/aten_memory.hpp — the memory of the layers of layers.hpp on an accelerator,
+// for the memory plan.
 //
 // Counted from what each node of row_ops.hpp keeps, and autograd of the operations between them;
 // LibTorch's attention is taken to be a fused one. Pure: any thread.

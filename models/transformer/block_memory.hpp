@@ -1,6 +1,5 @@
-// models/transformer/block_memory.hpp — what a transformer block's activations take, for the plan
-// of memory: of the fused layers, counted as they allocate; of an accelerator, as aten_memory.hpp
-// has it.
+// models/transformer/block_memory.hpp — the memory of a transformer layer's activations, for the
+// memory plan: for the fused layers as they allocate; for an accelerator by aten_memory.hpp.
 //
 // Any thread.
 #pragma once

@@ -1,5 +1,5 @@
-// models/transformer/loss_head.hpp — final norm, output projection and cross-entropy, without ever
-// holding all logits.
+// models/transformer/loss_head.hpp — final norm, output projection and cross-entropy, without all
+// logits in memory at once.
 //
 // Tokens are taken in chunks: logits of a chunk, their loss, their gradient in place, and from it
 // at once the chunk's share of dh and dW. So the backward only scales what the forward left. Rows

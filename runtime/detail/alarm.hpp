@@ -1,9 +1,9 @@
 // runtime/detail/alarm.hpp — ends a loop's sleep in its reactor at a set time.
 //
-// A timerfd that the reactor watches: setting it anew is one system call and leaves nothing of the
-// last time behind, where Asio's timers cancel an operation, which then ends the next sleep.
-// Made by the first time that is set: thousands of simulated loops never sleep.
-// Thread rule: the loop's thread. Internal.
+// It is a timerfd that the reactor watches: setting it again is one system call without side
+// effects, whereas Asio's timers cancel an operation, whose completion then ends the next sleep.
+// The timerfd is made at the first use, because thousands of simulated loops never sleep. Thread
+// rule: the loop's thread. Internal.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
-// runtime/detail/await_chain.hpp — what a suspended task is waiting for, from its root down to the
-// leaf, in one line.
+// runtime/detail/await_chain.hpp — describes in one line what a suspended task waits for, from its
+// root down to the leaf.
 //
 //   reader (runtime/actor.hpp:128, 3.002 s) <- parse (app/reader.cpp:40, 2.100 s) <- [completion]
-// Each with the line of its last co_await and how long ago that was, by the loop's clock; a task
-// that has not run yet says so.
+// Each entry has the line of its last co_await and the time since then, by the loop's clock; a task
+// that has not run yet is marked so.
 // Thread rule: the loop's thread.
 #pragma once
 

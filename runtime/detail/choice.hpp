@@ -1,8 +1,9 @@
-// runtime/detail/choice.hpp — one of several receives, the first that finds a value.
+// runtime/detail/choice.hpp — waits on several channels and receives from the first that has a
+// value.
 //
 // A candidate waits in the list of its channel; the candidates of a choice are a group, so that the
-// one that is handed a value takes the others out of their lists: at most one value is handed over.
-// Thread rule: the loop's thread. Internal to Channel and select().
+// one that gets a value removes the others from their lists: at most one value is received. Thread
+// rule: the loop's thread. Internal to Channel and select().
 #pragma once
 
 #include <cstddef>

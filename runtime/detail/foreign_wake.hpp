@@ -1,9 +1,9 @@
-// runtime/detail/foreign_wake.hpp — the descriptor by which a foreign loop learns that a loop
-// inside it has something to do.
+// runtime/detail/foreign_wake.hpp — a descriptor that becomes ready when a loop embedded in a
+// foreign loop has work.
 //
-// It is the one that Asio's reactor sleeps on, where sockets, the alarm and file completions
-// arrive; an event that the reactor watches, too, makes it ready for everything else. Thread rule:
-// ring() from any thread; everything else on the loop's. Internal.
+// It is the descriptor on which Asio's reactor sleeps, so sockets, the alarm and file completions
+// make it ready; for all other work an event that the reactor watches makes it ready.
+// Thread rule: ring() from any thread; everything else on the loop's. Internal.
 #pragma once
 
 #include <asio/io_context.hpp>

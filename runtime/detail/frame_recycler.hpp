@@ -2,11 +2,11 @@
 // event loop.
 //
 // A frame is taken from, and given back to, the recycler of the loop that runs on this thread;
-// without one it comes from malloc. Every block is a malloc'd block of its class, so it does not
-// matter where it was taken when it is given back. In sanitizer builds nothing is reused, and in
-// debug builds a freed frame is overwritten: a dangling use shows at once.
-// Every block is aligned to kAlignment, which the widest SIMD variables need; a frame that asks for
-// more comes from malloc and goes back to it.
+// without one it comes from malloc. All memory comes from malloc with the size of its class, so a
+// frame may be returned to another loop's recycler. In sanitizer builds nothing is reused, and in
+// debug builds a freed frame is overwritten: a dangling use shows at once. Every block is aligned
+// to kAlignment, which the widest SIMD variables need; a frame that asks for more comes from malloc
+// and goes back to it.
 // Thread rule: the loop's thread.
 #pragma once
 

@@ -1,4 +1,5 @@
-// runtime/detail/linked_queue.hpp — first in, first out, and out of the middle in constant time.
+// runtime/detail/linked_queue.hpp — a first-in, first-out queue with removal from the middle in
+// constant time.
 //
 // For nodes that wait and may be stopped, any number at a time. Intrusive: a node has `next`, as an
 // Op has, and `previous`.

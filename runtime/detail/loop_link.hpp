@@ -1,8 +1,8 @@
-// runtime/detail/loop_link.hpp — a way to a loop that may be gone: for answers that come back later
-// than the asker lives, and for stops.
+// runtime/detail/loop_link.hpp — a counted reference to a loop that may have been destroyed: for
+// answers that arrive after the asker has ended, and for stops.
 //
-// Counted; the loop cuts it when it dies. Only answers between two loops and stops from other
-// threads go through it, so a lock is good enough.
+// The loop clears it when it is destroyed. Only answers between two loops and stops from other
+// threads use it, so a lock is fast enough.
 // Thread rule: any thread. Internal.
 #pragma once
 

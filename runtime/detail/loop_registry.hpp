@@ -1,5 +1,5 @@
-// runtime/detail/loop_registry.hpp — what a loop knows of those that live on it: scopes, mailboxes,
-// and the tap of its messages.
+// runtime/detail/loop_registry.hpp — the lists of a loop's scopes and mailboxes, and the observer
+// of its messages.
 //
 // Intrusive lists, of the loop's thread (or of the owner's while the loop does not run). Internal.
 #pragma once

@@ -1,8 +1,8 @@
 // runtime/detail/loose_timer.hpp — a timer whose owner may end at any time, in constant time.
 //
-// A timer that is due waits in the loop's queue, where to find it would take as long as the queue
-// is. So the timer is a block of its own: one that is due when its owner ends stays in the queue,
-// does nothing when its turn comes, and frees itself.
+// A timer that is due is in the loop's queue, where finding it would take time proportional to the
+// queue. So the timer has memory of its own: if it is due when its owner ends, it stays in the
+// queue, does nothing at its turn, and frees itself.
 // Thread rule: the loop's thread. Internal.
 //
 //   struct Limit : LooseTimer { void be_due() noexcept override; };

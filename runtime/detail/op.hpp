@@ -1,4 +1,5 @@
-// runtime/detail/op.hpp — the one thing an event loop schedules, and the queue it waits in.
+// runtime/detail/op.hpp — the unit of work that an event loop schedules, and the queue of such
+// units.
 //
 // An Op is embedded in what wants to run (a suspended coroutine's awaiter, a message, a timer),
 // so that posting never allocates.

@@ -1,5 +1,5 @@
 // runtime/detail/timer_heap.hpp — the timers of one loop: a binary heap of intrusive nodes, any of
-// which can be taken out.
+// which can be removed.
 //
 // Equal deadlines fire in the order in which they were armed.
 // Thread rule: the loop's thread. Memory grows to the most timers ever armed at once, and is

@@ -1,4 +1,4 @@
-// runtime/detail/trace_ring.hpp — what a thread recorded last, and the rings of all threads.
+// runtime/detail/trace_ring.hpp — the last trace records of a thread, and the rings of all threads.
 //
 // A ring's memory is touched as it fills: a thread that records little costs little.
 // Invariant: one writer, the ring's thread; any thread may read meanwhile, and what the writer was

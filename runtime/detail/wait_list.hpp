@@ -1,4 +1,4 @@
-// runtime/detail/wait_list.hpp — coroutines of one loop that wait in a row, each of which may be
+// runtime/detail/wait_list.hpp — a list of waiting coroutines of one loop, each of which may be
 // stopped.
 //
 // Invariant: a waiter is in the list until take_first() or its stop, never both; then it is posted,

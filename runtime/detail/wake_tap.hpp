@@ -1,5 +1,5 @@
-// runtime/detail/wake_tap.hpp — hears which sleeping loops this thread wakes: so the simulator need
-// not ask all of its loops after each step of one.
+// runtime/detail/wake_tap.hpp — reports which sleeping loops this thread wakes, so that the
+// simulator need not check all of its loops after each step of one.
 //
 // Thread rule: one tap for each thread.
 #pragma once
@@ -22,7 +22,7 @@ class WakeTap {
 
 extern constinit thread_local WakeTap* t_wake_tap;  // null: none
 
-/// `tap` hears while this lives.
+/// `tap` is called while this object lives.
 class TappedWakes {
  public:
   explicit TappedWakes(WakeTap& tap) noexcept : outer_(std::exchange(t_wake_tap, &tap)) {}

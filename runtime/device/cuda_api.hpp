@@ -1,9 +1,8 @@
-// runtime/device/cuda_api.hpp — the calls of the CUDA runtime that the project makes, as a table of
-// functions.
+// runtime/device/cuda_api.hpp — a table of the CUDA runtime's functions that the project calls.
 //
-// Types are plain, so that code that includes this needs no header of CUDA, and a test fills the
-// table with functions of its own. cuda_api.cpp (where CUDA is found) fills it from the runtime;
-// no_cuda.cpp says that there is none.
+// Types are plain, so that code that includes this needs no header of CUDA, and tests can fill the
+// table with their own functions. cuda_api.cpp (compiled if CUDA is found) fills it from the
+// runtime; no_cuda.cpp is compiled otherwise and throws.
 // Invariant: no entry waits for the whole device. Statuses are cudaError_t's numbers.
 // Thread rule: any thread; memory, streams and events are made on the device that use_device()
 // chose on that thread.

@@ -1,5 +1,5 @@
-// runtime/device/device.hpp — an accelerator as the loop sees it: streams of copies and kernels,
-// and events to await.
+// runtime/device/device.hpp — the loop's interface to an accelerator: streams of copies and
+// kernels, and events to await.
 //
 // Operations of one stream run in their order; streams run side by side, as far as the device has
 // engines (one for compute, one for copies in each direction). record() marks a point of a stream:

@@ -1,8 +1,8 @@
-// runtime/device/gpu_probe.hpp — which GPUs there are. Without a driver, a device, or CUDA in the
-// build: none.
+// runtime/device/gpu_probe.hpp — lists the GPUs of this machine; none without a driver, a device,
+// or CUDA in the build.
 //
-// Thread rule: any thread; the first call may take a second (it wakes the driver). Errors: none,
-// the list is empty then.
+// Thread rule: any thread; the first call may take a second (it wakes the driver).
+// Errors: none, the list is empty then.
 #pragma once
 
 #include <cstdint>

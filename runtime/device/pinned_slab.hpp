@@ -1,11 +1,11 @@
-// runtime/device/pinned_slab.hpp — pinned host memory, out of a few large pieces.
+// runtime/device/pinned_slab.hpp — allocates pinned host memory from a few large pieces.
 //
 // Pinning costs a call into the driver that may wait for the device, and the system bounds it; so
-// pieces are taken rarely, kept, and lent out from their beginning to their end. Where the system
-// refuses, ordinary memory takes the place and that is said once: copies then go through the
-// driver's own small buffers, and the host waits for them.
-// Invariant: what allocate() lent is zeroed, page aligned, and stays where it is until the slab
-// dies. No copy may be under way then.
+// pieces are allocated rarely, kept, and used from beginning to end. If the system refuses to pin,
+// ordinary memory is used, and one line says so: copies then go through the driver's own small
+// buffers, and the host waits for them.
+// Invariant: memory of allocate() is zeroed, page aligned, and stays at its address until the slab
+// is destroyed. No copy may be under way then.
 // Thread rule: any thread, one at a time.
 #pragma once
 

@@ -1,8 +1,8 @@
-// runtime/device/sim_engines.hpp — what runs when on a simulated device: streams, engines and
-// points, in anyone's time.
+// runtime/device/sim_engines.hpp — schedules a simulated device's streams, engines and points, in
+// any clock's time.
 //
-// A passive machine: it is told what was queued and what time it is, and says when it wants to be
-// told again. An operation is ready when those before it in its stream are done; ready operations
+// It is passive: its owner queues operations and calls advance() with the time, and it returns when
+// to call next. An operation is ready when those before it in its stream are done; ready operations
 // of one engine run one after another, first come, first served. Start and end follow from the
 // costs alone, however late advance() is called.
 // Thread rule: one at a time (its owner locks). Internal to SimDevice.

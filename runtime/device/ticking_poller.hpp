@@ -1,11 +1,11 @@
-// runtime/device/ticking_poller.hpp — looks at something that cannot wake the loop, while there is
-// something to wait for.
+// runtime/device/ticking_poller.hpp — polls something that cannot wake the loop, while anything
+// waits for it.
 //
-// The loop looks while it is awake (as at every Poller), at most every kSpacing. A loop that sleeps
-// is woken by a timer: first after kFirst, then after twice the time each, up to kLongest. So a
-// wait of length t is noticed at most about t late, never more than kLongest, and costs a logarithm
-// of looks; a device that stands still costs a thousand a second. Time is the loop's, so under a
-// clock that a test moves all this happens in virtual time.
+// An awake loop polls it (like every Poller), at most every kSpacing. A timer wakes a sleeping
+// loop: first after kFirst, then each time after twice as long, up to kLongest. So the end of a
+// wait of length t is noticed at most about t late, never more than kLongest, after a logarithmic
+// number of polls; a device that hangs costs a thousand polls a second. Time is the loop's, so with
+// a test's clock all this happens in virtual time.
 // Thread rule: the loop's thread.
 #pragma once
 

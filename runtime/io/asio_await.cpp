@@ -3,8 +3,7 @@
 namespace tandem::detail {
 namespace {
 
-// The thread's signals: one that was used once is used again. What a burst needed beyond kMost is
-// given back.
+// Keeps the thread's cancellation signals for reuse, at most kMost of them; further ones are freed.
 class KeptSignals {
  public:
   static constexpr std::size_t kMost = 4096;

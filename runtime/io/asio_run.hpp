@@ -1,4 +1,4 @@
-// runtime/io/asio_run.hpp — a task, awaited by code that is written for Asio.
+// runtime/io/asio_run.hpp — runs a task as an asynchronous operation of Asio.
 //
 // async_run() is an asynchronous operation as Asio has them: it takes any completion token. Its
 // signature is void(std::exception_ptr, T), or void(std::exception_ptr) for a Task<>; T has a

@@ -1,5 +1,4 @@
-// runtime/io/file_backend.hpp — what stands behind FileIo: one operation on its way, and who
-// carries out its calls.
+// runtime/io/file_backend.hpp — the interface of FileIo's back ends, and one file operation.
 //
 // A back end does single calls: each may end short, interrupted or with an error. FileOp takes it
 // from there, alike for every back end (io_uring, threads, simulated, with faults): it carries

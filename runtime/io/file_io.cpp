@@ -19,7 +19,7 @@ namespace {
 
 using Kind = FileRequest::Kind;
 
-// As FileError's number: a pipe or a device where a file should lie.
+// FileError's number for a pipe or a device that has a file's name.
 constexpr int kNotRegular = EMEDIUMTYPE;
 
 // Linux transfers no more than 2 GiB - 4 KiB at a time.

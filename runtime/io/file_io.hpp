@@ -1,4 +1,4 @@
-// runtime/io/file_io.hpp — file operations as awaitables: the loop never waits for a disk.
+// runtime/io/file_io.hpp — file operations as awaitables: the loop never blocks on a disk.
 //
 // Reads and writes are carried through short transfers, EINTR and EAGAIN. A failure is a FileError
 // that names path and operation. A FileBackend carries the calls out: io_uring, threads that block,

@@ -1,16 +1,16 @@
-// runtime/io/net.hpp — how ranks reach each other: frames of bytes over channels, behind one
-// interface for UCX between hosts (runtime/ucx) and the simulator (runtime/sim).
+// runtime/io/net.hpp — the interface for frames of bytes between ranks, over channels; implemented
+// with UCX between hosts (runtime/ucx) and by the simulator (runtime/sim).
 //
 // A channel is a number that both ends agree on. Frames of one (sender, receiver, channel) arrive
 // whole, once and in order; between channels there is no order. A send ends when its buffer may be
 // reused, not when the frame has arrived; each channel takes a few frames ahead of the receiver,
 // then sends wait. A long frame's send may wait for its receive, so no rank awaits a send before it
-// begins the receive that its peer waits for. A receive gets the next frame and its size.
-// Failures: a peer that is gone fails every operation with it, now and later, with PeerLost, which
-// names the rank at fault. A rank that gives up says which rank failed with abort(): every peer's
-// operations then fail naming that rank, so that no rank blames a mere witness. Broken once, a net
-// stays broken. A peer that is silent is no failure here: beats are signs of life, with a few
-// numbers in them, by which those above tell a rank that waits from one that hangs.
+// begins the receive that its peer waits for. A receive gets the next frame and its size. Failures:
+// if a peer disconnects, all present and later operations with it fail with PeerLost, which names
+// the rank at fault. A rank that aborts names the failed rank with abort(): every peer's operations
+// then fail with that rank, so that no rank blames a witness. A failure is permanent. Silence of a
+// peer is not a failure here: heartbeats carry a few numbers, by which the users of the net tell a
+// waiting rank from a hung one.
 // Thread rule: the loop's thread. Buffers belong to the operation until its await returns.
 // Cancel rule: a stopped receive ends at once and takes no frame, or, once a frame moves into its
 // buffer, with that frame; a stopped send ends at once if nothing of it has left, else when all of
@@ -118,9 +118,9 @@ class Net {
   /// This rank gives up because of `failed_rank` (itself, perhaps): everything on this net fails,
   /// here and at all peers.
   void abort(std::uint32_t failed_rank) { backend_->abort(failed_rank); }
-  /// A sign of life for `peer`, and a word (below NetHeart::kWordsMax) in one of the places of its
-  /// NetHeart of this rank. It takes no credit and ends nothing; beats to one peer keep their
-  /// order. To a peer that is lost it goes nowhere.
+  /// Sends a heartbeat to `peer`, with a word (below NetHeart::kWordsMax) for one place of the
+  /// NetHeart that the peer keeps of this rank. It takes no credit; heartbeats to one peer keep
+  /// their order. One to a lost peer is dropped.
   void beat(std::uint32_t peer, std::size_t place, std::uint16_t word) {
     TANDEM_CHECK(
         peer < world() && peer != rank() && place < NetHeart::kPlaces && word < NetHeart::kWordsMax,

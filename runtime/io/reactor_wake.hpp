@@ -1,7 +1,8 @@
-// runtime/io/reactor_wake.hpp — a descriptor that another one owns, which ends the loop's sleep
-// when it can be read.
+// runtime/io/reactor_wake.hpp — ends the loop's sleep when a descriptor, which another object owns,
+// becomes readable.
 //
-// Thread rule: the loop's thread. Its owner may die inside the call, and at any time.
+// Thread rule: the loop's thread. The object may be destroyed inside of the callback, and at any
+// time.
 //
 //   ReactorWake wake(loop, ring.event_descriptor(), &woken, this);   wake.arm();
 #pragma once

@@ -1,4 +1,4 @@
-// runtime/io/signals.hpp — the process's signals (SIGTERM, SIGINT, ...) as something to wait for.
+// runtime/io/signals.hpp — lets a coroutine await the process's signals (SIGTERM, SIGINT, ...).
 //
 // From construction on these signals no longer end the process but queue up here, until one waits.
 // Several loops may wait for the same one: each learns of it. When the last of them has gone, what
@@ -6,7 +6,8 @@
 // After a fork() the child does about signals what its program did before, and may wait for its own
 // on loops of its own. (It shares the pipe of Asio's sets until the first of its Signals is made;
 // an asio::signal_set that the child makes before that takes what is meant for its parent.) Thread
-// rule: the loop's thread. Cancel rule: wait(stop_token) ends with Stopped.
+// rule: the loop's thread.
+// Cancel rule: wait(stop_token) ends with Stopped.
 //
 //   Signals signals(loop, {SIGINT, SIGTERM});
 //   int which = co_await signals.wait(scope.stop_token());

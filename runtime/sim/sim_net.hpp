@@ -1,11 +1,11 @@
 // runtime/sim/sim_net.hpp — the links between the ranks of a simulated world: latencies, bandwidth,
 // clogs, and lost peers.
 //
-// Frames of one channel keep their order; everything else overtakes as the seed has it. A frame is
-// read from its sender's buffer when it leaves, not when it is sent. When a rank dies, its peers'
-// operations with it fail after detect_after. Some of the world's ranks may have links of their
-// own, on which they are numbered from 0. Lives as long as the nets attached to it, and they as
-// long as the world runs.
+// Frames of one channel keep their order; other frames may overtake each other, by the seed. A
+// frame is read from its sender's buffer when it leaves, not when it is sent. When a rank dies, its
+// peers' operations with it fail after detect_after. Some of the world's ranks may have links of
+// their own, on which they are numbered from 0. Lives as long as the nets attached to it, and they
+// as long as the world runs.
 //
 //   SimNet links(world, {.latency = 20us});   Net net(links.attach(rank));
 #pragma once
@@ -42,9 +42,9 @@ class SimNet {
 
   [[nodiscard]] std::unique_ptr<NetBackend> attach(std::uint32_t rank);
 
-  /// Nothing leaves `from` for `to` for a while.
+  /// Delays all frames from `from` to `to` for `duration`.
   void clog(std::uint32_t from, std::uint32_t to, Duration duration);
-  /// Everything of `rank` fails from now on (before a dead rank is buried).
+  /// Makes all operations of `rank` fail from now on (before bury() of a dead rank).
   void cut(std::uint32_t rank) { break_all(rank, rank); }
   /// Frames that left and were neither received nor dropped with a broken net.
   [[nodiscard]] std::size_t frames_under_way() const noexcept;

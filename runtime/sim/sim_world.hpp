@@ -1,21 +1,20 @@
 // runtime/sim/sim_world.hpp — N ranks in one thread, in virtual time, from one seed: the same seed
 // is the same execution.
 //
-// Each rank has an EventLoop of its own, so everything that ranks do to each other takes the paths
-// it takes between threads. run() picks, again and again, one rank that has something to do, lets
-// it run a few operations and charges it virtual time; when no rank has anything to do, the clock
-// jumps to the next event. The world acts on the ranks (deliveries, completions of disks, devices
-// and pools, deaths) by events on its agenda: after().
-// The seed draws all that may differ between two real executions: which rank goes on, how long
-// everything takes, and which of two simultaneous events comes first. An order that is promised (a
-// loop's queue, a channel) is kept.
-// Ranks wait as threads do (expected_wait.hpp), in virtual time and at no cost: they sleep, look,
-// and sleep, so what is posted to them has to wake them or has not.
-// A rank is looked at when its time has come, when it is woken, and after an event that is for it;
-// not otherwise, so that a step costs the same among hundreds of ranks.
+// Each rank has its own EventLoop, so ranks act on each other through the same code as threads do.
+// run() picks, again and again, one rank that has something to do, lets it run a few operations and
+// charges it virtual time; when no rank has anything to do, the clock jumps to the next event. The
+// world acts on the ranks (deliveries, completions of disks, devices and pools, deaths) by events
+// on its agenda: after(). The seed draws all that may differ between two real executions: which
+// rank goes on, how long everything takes, and which of two simultaneous events comes first. An
+// order that is promised (a loop's queue, a channel) is kept. Ranks wait as threads do
+// (expected_wait.hpp), in virtual time and at no cost: they sleep, spin and sleep again, so a post
+// to a sleeping rank has an effect only if it wakes the rank. The world checks a rank only when its
+// time has come, when it is woken, and after an event for it, so that a step costs the same with
+// hundreds of ranks.
 // Thread rule: everything on the thread that made it, and no loop runs on it. Whatever an event
-// refers to lives until the event is due or the world is gone.
-// Teardown: end the ranks' scopes in the world, then destroy them, then the world.
+// refers to lives until the event is due or the world is gone. Teardown: end the ranks' scopes in
+// the world, then destroy them, then the world.
 //
 //   SimWorld world({.seed = 7, .ranks = 4});
 //   Scope scope(world.loop(0));   scope.spawn("main", &rank_main, ...);
@@ -67,7 +66,7 @@ class SimWorld : private detail::WakeTap {
   [[nodiscard]] EventLoop& loop(std::uint32_t rank) noexcept { return ranks_[rank]->loop; }
   [[nodiscard]] TimePoint now() const noexcept { return clock_.now(); }
   [[nodiscard]] Duration elapsed() const noexcept { return now().time_since_epoch(); }
-  /// The world's own choices; others fork() theirs from it.
+  /// The random numbers of the world; other users fork() theirs from it.
   [[nodiscard]] Random& random() noexcept { return random_; }
   [[nodiscard]] SimLog& log() noexcept { return log_; }
   void note(const char* what, std::uint32_t rank, std::uint64_t a = 0, std::uint64_t b = 0) {
@@ -79,19 +78,19 @@ class SimWorld : private detail::WakeTap {
   void after(Duration delay, std::uint32_t rank, std::function<void()> event);
 
   // ---- what a rank may suffer
-  /// Its operations take `factor` times as long from now on.
+  /// Makes the rank's operations take `factor` times as long from now on.
   void slow_down(std::uint32_t rank, double factor) noexcept;
-  /// It gets no time for a while.
+  /// Stops stepping the rank for `duration`.
   void pause(std::uint32_t rank, Duration duration) noexcept;
-  /// It gets no time any more, and neither do the events that are for it.
+  /// Kills the rank: it is not stepped any more, and its events wait.
   void kill(std::uint32_t rank);
   [[nodiscard]] bool alive(std::uint32_t rank) const noexcept { return ranks_[rank]->alive; }
-  /// Turns that the rank has had: each lets it run a few operations.
+  /// Returns the number of the rank's turns so far; in each it runs a few operations.
   [[nodiscard]] std::uint64_t turns(std::uint32_t rank) const noexcept {
     return ranks_[rank]->turns;
   }
-  /// Calls `event` once, before the rank's turn number `turn`, from 0. So a test can strike at each
-  /// place of an execution.
+  /// Calls `event` once, before the rank's turn number `turn`, from 0. So a test can act at each
+  /// point of an execution.
   void before_turn(std::uint32_t rank, std::uint64_t turn, std::function<void()> event);
   /// Called with the rank that died.
   void on_death(std::function<void(std::uint32_t)> listener);

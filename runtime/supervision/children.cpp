@@ -52,7 +52,8 @@ Children::~Children() {
                   "children died before they had ended: join the parent's scope first");
 }
 
-// The parent, whose members are dying, handles nothing more. The exception that passes goes on.
+// The parent's members are being destroyed, so it handles no more messages. The exception in flight
+// continues.
 void Children::end_while_unwinding() noexcept {
   if (parent_ != nullptr) {
     give_up_parent_(parent_);

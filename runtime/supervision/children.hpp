@@ -1,5 +1,5 @@
-// runtime/supervision/children.hpp — the actors that a parent owns: their state is made here, and
-// made afresh when they fail.
+// runtime/supervision/children.hpp — the actors that a parent owns: makes their state, and makes it
+// again when they fail.
 //
 // A child runs in a scope of its own (its tasks end with it). When it has ended, the parent's
 // `OnExit on_child_exit(const ExitReason&)` decides: restart, stop, or escalate (without that
@@ -77,7 +77,7 @@ class Children {
   explicit Children(Actor<Self, Messages...>& parent) : Children(parent, Options()) {}
   template <class Self, class... Messages>
   Children(Actor<Self, Messages...>& parent, Options options);
-  /// Without a parent: what failed is restarted, what escalates fails `scope`.
+  /// Without a parent: failed children are restarted; an escalation fails `scope`.
   explicit Children(Scope& scope) : Children(scope, Options()) {}
   Children(Scope& scope, Options options);
   ~Children();

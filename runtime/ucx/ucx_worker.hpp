@@ -47,8 +47,8 @@ class UcxWorker {
   [[nodiscard]] ucp_tag_message_h next_message(ucp_tag_recv_info_t& info) noexcept {
     return ucx().tag_probe_nb(worker_, 0, 0, 1, &info);
   }
-  /// As UCX's calls: null is done, an error is no request, else the callback comes; the request has
-  /// room for a pointer.
+  /// Returns what UCX returns: null if the send is complete, an error, or a request, for which UCX
+  /// will call the callback; a request has room for a pointer.
   [[nodiscard]] ucs_status_ptr_t send(ucp_ep_h endpoint, std::span<const std::byte> bytes,
                                       ucp_tag_t tag, ucp_send_nbx_callback_t on_sent,
                                       void* user) noexcept;

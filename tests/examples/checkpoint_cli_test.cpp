@@ -253,7 +253,7 @@ TEST_F(CheckpointCli, WhatCannotBeConvertedLeavesNothing) {
   EXPECT_EQ(convert(source, "a", "--to hf").code, 0) << "an empty folder is as good as none";
 }
 
-/// What DeepSpeed saved, in all forms; the values are those beside it.
+/// Checkpoints that DeepSpeed saved, in all formats, with the expected values beside them.
 class ConvertGolden : public CheckpointCli {
  protected:
   [[nodiscard]] static fs::path golden() { return fs::path(kShared) / "oracles/ds_ckpt"; }

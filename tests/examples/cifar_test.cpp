@@ -334,8 +334,8 @@ TEST(Accuracy, TheExamplesLines) {
   counts.correct[1] = 9;
   const auto lines = example_accuracy_lines(counts);
   ASSERT_EQ(lines.size(), 11U);
-  // What Python prints for f"{2000} test images: {54.45 : .0f} %" and f"{'car' : >5s} : {4.5
-  // : 2.0f} %".
+  // Python's output for f"{2000} test images: {54.45 : .0f} %" and f"{'car' : >5s} : {4.5 : 2.0f}
+  // %".
   EXPECT_EQ(lines[0], "Accuracy of the network on the 2000 test images:  54 %");
   EXPECT_EQ(lines[1], "Accuracy of plane :  60 %");
   EXPECT_EQ(lines[2], "Accuracy of   car :  4 %");

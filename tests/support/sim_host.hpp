@@ -43,7 +43,7 @@ class SimHost {
     std::uint32_t group_first = 0;  // the world's rank that is number 0 here
     std::uint32_t group_ranks = 0;  // 0: all from that one on
   };
-  /// As ShmSync's.
+  /// The same options as ShmSync has.
   struct Elsewhere {
     std::shared_ptr<RunWaits> run{};
     std::shared_ptr<GroupWaits> group{};

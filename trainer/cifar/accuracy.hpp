@@ -1,5 +1,5 @@
-// trainer/cifar/accuracy.hpp — how many images of each class a net names right, shared
-// among ranks.
+// trainer/cifar/accuracy.hpp — counts the images of each class that a net classifies correctly,
+// shared among ranks.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ struct ClassCounts {
   [[nodiscard]] std::int64_t all() const;
 };
 
-/// The part of the images at which a process looks.
+/// The share of the images that a process counts.
 struct RankShare {
   int rank = 0;
   int world_size = 1;
@@ -33,8 +33,8 @@ struct RankShare {
 using ImageLogits = std::function<at::Tensor(const at::Tensor& images)>;
 
 /// Counts over this rank's share: every world_size-th image from `rank` on, `batch` at a time.
-/// Every rank asks for equally many batches, as a sharded model demands: one that has run out asks
-/// for images again and does not count them.
+/// Every rank runs the same number of batches, which a sharded model needs: a rank without images
+/// left repeats some and does not count them.
 ClassCounts count_share(const ImageLogits& logits, const CifarImages& images, RankShare share,
                         std::int64_t batch);
 
@@ -44,7 +44,7 @@ using Sum = std::function<std::vector<double>(std::vector<double>)>;
 /// The counts of all ranks together.
 ClassCounts sum_over_ranks(const ClassCounts& mine, const Sum& sum);
 
-/// The classes that the net names for the images [0, count).
+/// Returns the classes that the net predicts for the images [0, count).
 std::vector<std::int64_t> predict(const ImageLogits& logits, const CifarImages& images,
                                   std::int64_t count);
 

@@ -1,6 +1,5 @@
-// trainer/cifar/aten_net.hpp — the CIFAR-10 net and stochastic gradient descent on plain
-// LibTorch tensors: what a training loop looks like without the engine, and what the engine is
-// measured against. One thread.
+// trainer/cifar/aten_net.hpp — the CIFAR-10 net and stochastic gradient descent on plain LibTorch
+// tensors: a training loop without the engine, as the baseline of measurements. One thread.
 #pragma once
 
 #include <vector>
@@ -21,8 +20,8 @@ class AtenNet {
   /// fp32 parameters filled from `source`.
   explicit AtenNet(const ParameterSource& source);
 
-  /// Zero gradients, forward, backward, update; the loss before the update. images fp32 [B, 3, 32,
-  /// 32], labels int64 [B].
+  /// Zeroes gradients, runs forward, backward and update; returns the loss before the update.
+  /// images fp32 [B, 3, 32, 32], labels int64 [B].
   float step(const at::Tensor& images, const at::Tensor& labels, const SgdOptions& options);
   /// Logits [B, 10], without a graph.
   [[nodiscard]] at::Tensor logits(const at::Tensor& images) const;

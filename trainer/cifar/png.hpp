@@ -1,5 +1,4 @@
-// trainer/cifar/png.hpp — images to look at: an RGB canvas, words in a small font, and
-// the PNG file of it.
+// trainer/cifar/png.hpp — an RGB canvas with a small font, and its PNG file.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +38,7 @@ class Canvas {
 inline constexpr int kLetterWidth = 6;
 inline constexpr int kLetterHeight = 7;
 
-/// Writes 8-bit RGB, whole or not at all. Throws Error naming the file and the system's reason.
+/// Writes an 8-bit RGB file atomically. Throws Error naming the file and the system's reason.
 void write_png(const std::filesystem::path& file, const Canvas& canvas);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// trainer/cifar/report.hpp — what a CIFAR-10 trainer says: the example's lines, letter for
-// letter, and images.
+// trainer/cifar/report.hpp — the output of a CIFAR-10 trainer: the example's lines, character for
+// character, and images.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// trainer/cifar/run.hpp — the CIFAR-10 example's parts: from its flags to what a Trainer is given,
-// its loss lines and its accuracy.
+// trainer/cifar/run.hpp — the CIFAR-10 example: converts its flags into a Trainer's arguments, and
+// prints loss lines and accuracy.
 #pragma once
 
 #include "engine/config/config.hpp"
@@ -14,7 +14,7 @@ namespace tandem {
                                      std::shared_ptr<const CifarImages> images,
                                      const std::string& description);
 
-/// Evaluates the loss over the test images behind each epoch.
+/// Returns options that evaluate the loss over the test images after each epoch.
 [[nodiscard]] EvaluationOptions cifar_evaluation(std::shared_ptr<const CifarImages> images,
                                                  const RunLength& length);
 

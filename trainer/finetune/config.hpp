@@ -1,5 +1,5 @@
-// trainer/finetune/config.hpp — from flags and a DeepSpeed JSON to what the engine is
-// given.
+// trainer/finetune/config.hpp — converts flags and a DeepSpeed JSON into the engine's config and
+// settings.
 #pragma once
 
 #include <cstdint>

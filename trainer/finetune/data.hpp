@@ -1,5 +1,5 @@
-// trainer/finetune/data.hpp — from --dataset_name and the flags beside it to records of
-// tokens whose masks were checked.
+// trainer/finetune/data.hpp — opens the data of --dataset_name and related flags as records of
+// tokens, and checks their masks.
 #pragma once
 
 #include <algorithm>

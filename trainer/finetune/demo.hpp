@@ -1,5 +1,5 @@
-// trainer/finetune/demo.hpp — the run that happens without flags: a small model, random
-// weights, the project's sentences.
+// trainer/finetune/demo.hpp — the run without flags: a small model, random weights, the project's
+// sentences.
 #pragma once
 
 #include <span>

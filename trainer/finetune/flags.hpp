@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-/// On what and when a run is evaluated.
+/// The data and the times of a run's evaluations.
 struct EvaluationFlags {
   std::string dataset;
   double split = 0;          // share of the records that are held out; 0: none

@@ -1,5 +1,5 @@
-// trainer/finetune/run.hpp — from the flags of a fine-tuning run, its model and its data to what a
-// Trainer is given.
+// trainer/finetune/run.hpp — converts the flags, model and data of a fine-tuning run into a
+// Trainer's arguments.
 #pragma once
 
 #include <string>
@@ -24,7 +24,8 @@ namespace tandem {
                                         const Pretrained& pretrained, const FinetuneData& data,
                                         std::string name);
 
-/// Where a run's trained weights lie. Throws user_error where that is the model it begins with.
+/// Returns the folder of a run's trained weights. Throws user_error if that is the model with which
+/// it begins.
 [[nodiscard]] std::string saved_folder(const FinetuneFlags& flags, const Pretrained& pretrained);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// trainer/folder/output_folder.hpp — a run's folder: whose it is, what lies in it, and
-// what an earlier run left there.
+// trainer/folder/output_folder.hpp — a run's folder: its lock, its content, and the files of an
+// earlier run.
 //
 // Invariant: a run follows no link within its folder but one in the place of checkpoints/, whose
 // lock lies where the link leads to; it replaces nothing that is not a file or a folder of a run;
@@ -23,11 +23,11 @@ namespace tandem {
 /// "OUTPUT_DIR/checkpoints"
 [[nodiscard]] std::string checkpoints_of(const std::string& output_dir);
 
-/// As far as they are there: the output folder and its checkpoints, within which no link is
-/// followed while the objects live. Before anything of them is read.
+/// Returns the output folder and its checkpoints, as far as they exist; no link within them is
+/// followed while the objects live. Call it before anything in them is read.
 [[nodiscard]] std::vector<OwnFolder> own_folders(const std::string& output_dir);
 
-/// A run's folders, for as long as it lives: their locks, and that no link within them is followed.
+/// Owns the locks of a run's folders; while it lives no link within them is followed.
 class TakenFolders {
  public:
   TakenFolders() = default;
@@ -45,25 +45,25 @@ class TakenFolders {
   std::string made_;  // the folder of checkpoints, which goes again while it is empty
 };
 
-/// Where a launcher has started this run again and it has saved checkpoints, it goes on from them
-/// as with --resume auto, unless the flags say otherwise. Before the flags are looked at. A
-/// collective.
+/// If a launcher has restarted this run and it has saved checkpoints, makes it resume from them as
+/// with --resume auto, unless the flags say otherwise. Call it before the flags are used.
+/// Collective.
 void go_on_after_restart(RunFlags& flags, Communicator& ranks);
 
-/// Makes output_dir and takes its lock and that of its checkpoints, and removes what a killed run
-/// left there, on the first rank of each disk; the others have no locks. `saved`: folders that the
-/// run will replace in it, such as "model". Throws user_error where another run has a folder,
-/// naming its process; where something that is no run's has a name that the run needs; and on all
-/// ranks where checkpoints of a run that has not ended lie there and neither --resume nor
-/// --overwrite_output_dir says what becomes of them. A collective.
+/// On the first rank of each disk: makes output_dir, takes its lock and that of its checkpoints,
+/// and removes the remains of a killed run; other ranks have no locks. `saved`: folders in it that
+/// the run will replace, such as "model". Throws user_error if another run has a lock, naming its
+/// process; if a file that is not a run's has a name that the run needs; and, on all ranks, if
+/// checkpoints of an unfinished run lie there and neither --resume nor --overwrite_output_dir is
+/// given. Collective.
 [[nodiscard]] TakenFolders take_output_dir(const RunFlags& flags, Communicator& ranks,
                                            const Disks& disks,
                                            const std::vector<std::string>& saved);
 
-/// Moves what an earlier run left in `output_dir` into earlier-N and returns that; nullopt where
-/// there was none. Saved models stay in place, too, until the next one replaces them.
-/// metrics.jsonl, which a writer holds, is copied; `own_events` is the writer's. Not `reports`: the
-/// checkpoints alone. Throws std::filesystem::filesystem_error.
+/// Moves the files of an earlier run in `output_dir` into earlier-N and returns that folder;
+/// nullopt if there was none. Saved models also stay until the next one replaces them.
+/// metrics.jsonl, which a writer has open, is copied; `own_events` is the writer's. Without
+/// `reports` moves only the checkpoints. Throws std::filesystem::filesystem_error.
 std::optional<std::filesystem::path> set_aside_earlier_run(const std::filesystem::path& output_dir,
                                                            bool reports,
                                                            std::string_view own_events);

@@ -1,9 +1,9 @@
-// trainer/folder/run_room.hpp — the room that a run needs on the disk of its output
-// folder, and on that of its checkpoints where a link or a mount leads them elsewhere: asked for
-// before the first step, and held until it is used.
+// trainer/folder/run_room.hpp — checks, before the first step, the disk space that a run needs in
+// its output folder and, if a link or a mount leads elsewhere, in its checkpoints' folder; reserves
+// it until it is used.
 //
-// Invariant: while hold() has effect, what the run itself writes beside (metrics, traces, events)
-// finds no room before it touches that of the model and of the last checkpoint.
+// Invariant: after hold(), writes of metrics, traces and events fail for lack of space before they
+// use the space of the model and of the last checkpoint.
 // Thread rule: one thread at a time.
 #pragma once
 
@@ -30,7 +30,7 @@ struct RoomNeeds {
   std::int64_t checkpoint_bytes = 0;  // of one
   std::int64_t keep = 0;              // checkpoints that stay; 0: none are saved
 
-  /// From now on, where `there` checkpoints lie: beyond what lies there, the most at any time.
+  /// Returns the most additional bytes at any later time, if `there` checkpoints already lie there.
   [[nodiscard]] std::int64_t bytes(std::int64_t there) const;
   /// Beside the model's.
   [[nodiscard]] std::int64_t checkpoints_bytes(std::int64_t there) const {
@@ -40,15 +40,16 @@ struct RoomNeeds {
 
 class RunRoom {
  public:
-  /// The room of a rank that writes to no disk.
+  /// For a rank that writes to no disk.
   RunRoom() = default;
-  /// `needs`: those of each disk that this rank answers for.
+  /// `needs`: one entry for each disk for which this rank is responsible.
   explicit RunRoom(std::vector<RoomNeeds> needs) : needs_(std::move(needs)) {}
 
-  /// Holds what the run needs from now on, or what is free of it, in files without a name. They are
-  /// this user's alone, and go with the process. Where the file system cannot reserve, nothing.
+  /// Reserves the space that the run still needs, or as much of it as is free, in files without a
+  /// name. Only this user can access them, and they vanish with the process. Does nothing if the
+  /// file system cannot reserve.
   void hold();
-  /// For what it was held for.
+  /// Releases the space for its use.
   void give_back() noexcept { held_.clear(); }
 
  private:
@@ -59,13 +60,13 @@ class RunRoom {
   std::vector<FileHandle> held_;
 };
 
-/// Adds to the plan what the run will have on the disk of its output folder, or of its checkpoints,
-/// beyond what lies there now: its model with `weight_bytes` per weight and `beside_bytes` of other
-/// files, which lies beside an older one until it is whole, reports, and the checkpoints that stay,
-/// with the one being written. With several disks it is the one with least room beyond that.
-/// RunPlan::require_fit() then throws where the disk has less room. Returns this rank's room, not
-/// yet held. Throws Error(kRefused) where the disk has too few inodes or the limit of a file's
-/// size is too low. A collective.
+/// Adds to the plan the additional space that the run needs on the disk of its output folder or of
+/// its checkpoints: its model with `weight_bytes` per weight and `beside_bytes` of other files,
+/// which lies beside an older one until it is complete, reports, and the checkpoints that stay,
+/// with the one being written. With several disks it takes the one with the least space to spare.
+/// RunPlan::require_fit() then throws if the disk has too little. Returns this rank's room, not yet
+/// reserved. Throws Error(kRefused) if the disk has too few inodes or the limit on file size is too
+/// low. Collective.
 [[nodiscard]] RunRoom plan_disk(RunPlan& plan, const Model& model, const RunFlags& flags,
                                 const Config& config, std::size_t weight_bytes,
                                 std::int64_t beside_bytes, Communicator& ranks, const Disks& disks);

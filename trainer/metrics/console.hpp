@@ -1,7 +1,8 @@
-// trainer/metrics/console.hpp — what a run shows while it goes: one plain line per step on stdout,
-// cut to the columns that a terminal has, and on a terminal a progress bar with the remaining time
-// on stderr; without a bar the lines say what remains. Invariant: without a terminal
-// no carriage return or escape is ever written, so logs stay plain lines.
+// trainer/metrics/console.hpp — the console output of a run: one plain line per step on stdout, cut
+// to the terminal's columns, and on a terminal a progress bar with the remaining time on stderr;
+// without a bar the lines show the remaining time.
+// Invariant: without a terminal no carriage return or escape is ever written, so logs stay plain
+// lines.
 #pragma once
 
 #include <chrono>
@@ -25,7 +26,7 @@ enum class ProgressMode : std::uint8_t {
 /// "auto", "bar", "lines" or "off"; anything else is a user_error.
 [[nodiscard]] ProgressMode progress_mode_of(std::string_view text);
 
-/// How far a run is.
+/// The progress of a run.
 struct RunProgress {
   std::int64_t step = 0;
   std::int64_t total_steps = 0;  // 0: unknown, the bar then only counts
@@ -33,7 +34,7 @@ struct RunProgress {
   double elapsed_s = 0;
 };
 
-/// At the pace so far; NaN before the first step.
+/// Returns the remaining time at the pace so far; NaN before the first step.
 [[nodiscard]] double remaining_s(const RunProgress& state);
 
 /// `[####......]  12/30  40%  elapsed 0:12  left 0:18`, at most `width` characters, without

@@ -2,11 +2,12 @@
 // summary.json, resolved_config.json, TensorBoard events, the config's monitors, console lines,
 // progress bar. One rank writes (the others are silent); one thread at a time.
 //
-// Training is worth more than its reports: from the first step on a file that cannot be written is
-// tried again at the next step. The first one is said in a line on stderr; artefacts_line() names
-// them all. Before the first step it is an error. Invariant: every file holds whole lines or
-// records at any moment, however the run ends; summary.json and resolved_config.json appear
-// complete or not at all. Files of an earlier run in the folder stay until the first step.
+// A report never ends training: after the first step, a file that cannot be written is tried again
+// at the next step. A line on stderr reports the first such file; artefacts_line() names all of
+// them. Before the first step it is an error.
+// Invariant: every file has only whole lines or records, however the run ends; summary.json and
+// resolved_config.json appear complete or not at all. Files of an earlier run in the folder stay
+// until the first step.
 #pragma once
 
 #include <cstdint>
@@ -66,16 +67,16 @@ class MetricsWriter {
 
   /// A line among the console lines (above the bar, where there is one).
   void note(std::string_view line);
-  /// The same, of what is no part of how the run began.
+  /// The same, for a line that notes.txt does not get.
   void say(std::string_view line);
-  /// Says the line on stderr as a warning, also where the console is quiet.
+  /// Prints the line on stderr as a warning, also if the console is quiet.
   void warn(std::string_view line);
 
-  /// resolved_config.json, and config_keys.txt: what became of each key.
+  /// Writes resolved_config.json, and config_keys.txt, which says whether each key is applied.
   void write_config(std::string_view json, const std::vector<std::string>& key_lines) const;
 
-  /// Writes one of the run's reports by `write`, which may be a collective. Where that throws, the
-  /// report called `what` is lost; of the first one a warning says so. A failed peer is not caught.
+  /// Writes one of the run's reports with `write`, which may be a collective. If that throws, the
+  /// report called `what` is lost; a warning reports the first loss. A failed peer is not caught.
   void report(const std::string& what, const std::function<void()>& write);
   /// Whether any report was lost.
   [[nodiscard]] bool lost() const noexcept { return !lost_.empty(); }
@@ -89,7 +90,7 @@ class MetricsWriter {
   [[nodiscard]] const StepMetrics& last() const noexcept { return last_; }
   [[nodiscard]] RunProgress progress() const { return console_.progress(); }
 
-  /// report.html, of all that the other files hold; behind finish().
+  /// Writes report.html from the other files. Call it after finish().
   void write_page();
 
   /// Ends the bar, writes summary.json and closes the other files. No write() after it.

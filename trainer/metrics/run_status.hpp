@@ -1,4 +1,4 @@
-// trainer/metrics/run_status.hpp — --status_socket: what a run says of itself while it goes on.
+// trainer/metrics/run_status.hpp — --status_socket: serves a run's state while it trains.
 //
 //   /metrics  the last step's figures, as Prometheus scrapes them
 //   /step     the same as JSON, with how far the run is
@@ -23,8 +23,8 @@ class StatusServer;
 [[nodiscard]] std::string prometheus_text(const StepMetrics& metrics, const RunProgress& progress);
 [[nodiscard]] std::string step_json(const StepMetrics& metrics, const RunProgress& progress);
 
-/// Serves at `address`, where it is not empty and the rank is the first; "auto" is status.sock in
-/// the run's folder. Says so in a line of the run. The metrics writer outlives it.
+/// Serves at `address` on the first rank, unless it is empty; "auto" is status.sock in the run's
+/// folder. A line of the run names the address. The metrics writer outlives it.
 [[nodiscard]] std::unique_ptr<StatusServer> serve_status(EventLoop& loop, std::string address,
                                                          MetricsWriter& metrics, int rank);
 

@@ -1,4 +1,4 @@
-// trainer/program/notes.hpp — what programs say about their input's files that is no error.
+// trainer/program/notes.hpp — prints notes about input files that are not errors.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,4 @@
-// trainer/program/program.hpp — what every program of the project does around its work: flags,
-// errors, exit codes.
+// trainer/program/program.hpp — the code that every program shares: flags, errors, exit codes.
 #pragma once
 
 #include <functional>
@@ -35,14 +34,14 @@ inline constexpr double kMostOfFlag = 1e15;  // of a count: exact, and more than
 inline constexpr double kMostRate = 1e6;     // of learning rates and the like, finite in fp32
 inline constexpr double kMostGib = 1e9;
 
-/// Each throws user_error, naming the flag, where its value is not as it says.
+/// Each throws user_error, which names the flag, if the value does not meet the requirement.
 void require_one_of(std::string_view flag, const std::string& value,
                     std::initializer_list<std::string_view> allowed);
 void require_above_zero(std::string_view flag, double value, double at_most = kMostOfFlag);
 void require_not_negative(std::string_view flag, double value, double at_most = kMostOfFlag);
 
-/// Steps of `epochs` epochs, a whole number of them or not; what is begun counts, as in
-/// Transformers.
+/// Returns the steps of `epochs` epochs, which may be a fraction; a partial step counts as a step,
+/// as in Transformers.
 [[nodiscard]] std::int64_t steps_of_epochs(double epochs, std::int64_t steps_per_epoch);
 
 /// A number of GiB (0 and fractions are allowed) in bytes; throws user_error for what no machine

@@ -1,5 +1,4 @@
-// trainer/program/reexec.hpp — settings of the whole process that a training program
-// wants. First thing in main().
+// trainer/program/reexec.hpp — process-wide settings of training programs. Call it first in main().
 #pragma once
 
 namespace tandem {

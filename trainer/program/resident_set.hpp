@@ -1,5 +1,5 @@
-// trainer/program/resident_set.hpp — what this process really holds, split the way the
-// memory plan predicts it. Any thread.
+// trainer/program/resident_set.hpp — the resident memory of this process, divided as the memory
+// plan predicts it. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// trainer/program/seed_flag.hpp — the flag --seed, alike in every program that has one.
+// trainer/program/seed_flag.hpp — the flag --seed, the same in every program that has one.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// trainer/program/start_clock.hpp — where the time from a command to its first step goes.
+// trainer/program/start_clock.hpp — divides the time from a command to its first step into parts.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// trainer/report/block_files.hpp — what a config's comms_logger and flops_profiler leave
-// in a run's folder.
+// trainer/report/block_files.hpp — the files of a config's comms_logger and flops_profiler in a
+// run's folder.
 #pragma once
 
 #include <string_view>

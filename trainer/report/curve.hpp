@@ -11,8 +11,9 @@
 
 namespace tandem {
 
-/// Each of up to kMostPoints values is a point. With more, neighbours share a group, of which the
-/// smallest and the largest stay: a spike of one step is seen in a run of a million.
+/// Each of up to kMostPoints values is a point. With more values, neighbours form groups, of which
+/// the smallest and the largest value stay: so a spike of one step is visible in a run of a million
+/// steps.
 class Curve {
  public:
   static constexpr std::size_t kMostPoints = 2000;
@@ -20,7 +21,7 @@ class Curve {
   /// `values`: at most that many add() follow.
   explicit Curve(std::size_t values);
 
-  /// Values must come in the order of their steps; what is not finite is a gap.
+  /// Values must come in the order of their steps; one that is not finite is a gap.
   void add(std::int64_t step, double value);
 
   [[nodiscard]] bool is_empty() const noexcept { return count_ == 0; }

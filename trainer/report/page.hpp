@@ -5,7 +5,7 @@
 
 namespace tandem {
 
-/// The mark in kReportPage, once, in whose place the page's data comes.
+/// The mark that occurs once in kReportPage and is replaced by the page's data.
 inline constexpr std::string_view kReportDataMark = "@DATA@";
 extern const std::string_view kReportPage;
 

@@ -1,4 +1,4 @@
-// trainer/report/run_report.hpp — one HTML page of what runs left in their folders. It
+// trainer/report/run_report.hpp — makes one HTML page from the files in runs' folders. The page
 // needs no network and no other file.
 #pragma once
 
@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-/// The page of the runs in those folders. A folder needs its metrics.jsonl with a step; what else
-/// is absent or damaged is named on the page. Throws user_error.
+/// Returns the page of the runs in those folders. Throws user_error for a folder without a
+/// metrics.jsonl that has a step; the page names other files that are missing or damaged.
 [[nodiscard]] std::string report_page(const std::vector<std::filesystem::path>& runs);
 
 /// Writes it to `output`, complete or not at all.

@@ -1,4 +1,5 @@
-// trainer/report/trace_window.hpp — a few steps of a run's trace.json.gz: who worked when.
+// trainer/report/trace_window.hpp — the activity of threads in the last steps of a run's
+// trace.json.gz.
 #pragma once
 
 #include <filesystem>

@@ -1,11 +1,11 @@
-// actors/collectives/hosts/host_level.hpp — what the ranks of one host do together in a collective
-// over several hosts.
+// actors/collectives/hosts/host_level.hpp — the collectives among the ranks of one host, which are
+// steps of collectives over several hosts.
 //
 // Its ranks are neighbours in the order of all ranks; `rank` and `world` count those of this host.
 // Contract: as CollectiveBackend's. All ranks of the host call the same operations with the same
 // sizes in the same order within a sequence, one at a time in each. Reductions are in the
 // reductions' sequence, broadcasts and all-to-alls in the gathers', a gather is in either.
-// Failure: PeerLost, which names a rank as all ranks count. Broken once, it stays broken.
+// Failure: PeerLost, which names a rank by its number among all ranks. A failure is permanent.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class HostLevel : public HostWaits {
  public:
   enum class Sequence : std::uint8_t { kGathers, kReductions };
 
-  /// `part` of each rank p, to `into + p * stride` of every rank; it may lie there already.
+  /// Copies `part` of each rank p to `into + p * stride` on every rank; it may lie there already.
   struct Gather {
     const std::byte* part = nullptr;
     std::byte* into = nullptr;
@@ -29,7 +29,7 @@ class HostLevel : public HostWaits {
     std::size_t stride = 0;
     Name name = "all-gather";  // in traces, as in the other
   };
-  /// sum = or += what lies at `block + rank * stride` on every rank, in rank order.
+  /// sum = or += the values at `block + rank * stride` on every rank, added in rank order.
   struct Reduce {
     const std::byte* block = nullptr;
     DType block_type = DType::kF32;
@@ -41,15 +41,15 @@ class HostLevel : public HostWaits {
     Name name = "reduction";
   };
 
-  /// As CollectiveBackend's.
+  /// Allocates memory as CollectiveBackend::allocate() does.
   virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual Task<> gather(Sequence sequence, Gather what) = 0;
   virtual Task<> reduce(Reduce what) = 0;
   virtual Task<> broadcast(BroadcastArguments arguments) = 0;
   virtual Task<> all_to_all(AllToAllArguments arguments) = 0;
 
-  /// This rank gives up because of `failed_rank`, of any host: every operation of the host's ranks
-  /// fails at once and names that one. The first cause counts.
+  /// Aborts because of `failed_rank`, on any host: every operation of the host's ranks fails at
+  /// once and names that rank. The first cause counts.
   virtual void fail(std::uint32_t failed_rank, std::string_view why) noexcept = 0;
 };
 

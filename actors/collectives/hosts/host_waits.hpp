@@ -1,8 +1,8 @@
-// actors/collectives/hosts/host_waits.hpp — what the ranks of one host know together of whom every
-// rank waits for.
+// actors/collectives/hosts/host_waits.hpp — the table, shared by the ranks of one host, of the
+// ranks that every rank awaits.
 //
-// Its ranks are neighbours in the order of all ranks; `rank` and `world` count those of this host,
-// the others are numbers among all.
+// The host's ranks are neighbours in the order of all ranks. `rank` and `world` number those of
+// this host; other arguments are numbers among all ranks.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ class HostWaits {
   [[nodiscard]] virtual std::uint32_t world() const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t rank() const noexcept = 0;
 
-  /// Tells all ranks of this host for whom `rank` waits. `rank` is this rank itself, with its waits
-  /// for other hosts (those for ranks of this host are added), or one of another host with this
-  /// local rank, with what it says.
+  /// Publishes to this host's ranks which ranks `rank` awaits. `rank` is this rank, with its waits
+  /// for other hosts (those for ranks of this host are added), or the rank with this local rank on
+  /// another host, with the waits that it sent.
   virtual void say_awaited(std::uint32_t rank, Awaited awaited) noexcept = 0;
-  /// The wait of any rank; none, where nothing is known.
+  /// Returns the ranks that any rank awaits; none if nothing is known.
   [[nodiscard]] virtual Awaited awaited(std::uint32_t rank) const noexcept = 0;
 };
 

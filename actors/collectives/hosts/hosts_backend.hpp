@@ -1,9 +1,9 @@
 // actors/collectives/hosts/hosts_backend.hpp — collectives of ranks on several hosts, in two
 // levels: memory inside of a host, a Net between hosts.
 //
-// Every host has as many ranks as the others, which are neighbours in the order of all ranks. A
-// rank talks to the ranks with its local rank on the other hosts, so that a host's traffic is
-// spread evenly over its ranks; inside of the host they share what came.
+// All hosts have the same number of ranks, and a host's ranks are neighbours in the order of all
+// ranks. A rank exchanges with the ranks that have its local rank on the other hosts, so a host's
+// traffic is spread evenly over its ranks; inside of the host they share the received data.
 //   all-gather      a shard goes to each other host once; its ranks share it
 //   reductions      a sum goes from host to host, each of which adds its ranks' in their order: the
 //                   bits are those of one host with all the ranks. See hosts_reductions.cpp;
@@ -12,10 +12,10 @@
 //   broadcast       from host to host, piece by piece
 //   exchange        log2(hosts) rounds, in each one frame to one host; then the host shares it
 // All are pipelines of stages: while one piece is on its way, the host works on another one.
-// Failure: PeerLost of either level is told on the other one, so that all ranks name the same
-// rank. A stop in the middle of an operation is a failure of this rank. Every wait for another host
-// has a deadline, which names the rank at fault (net_waits.hpp).
-// Channels of the net: first_channel and the next three; no other traffic may use them.
+// Failure: a PeerLost on either level is reported on the other one, so that all ranks name the same
+// rank. If this rank is stopped in the middle of an operation, it counts as the failed rank. Every
+// wait for another host has a deadline, which names the rank at fault (net_waits.hpp). Channels of
+// the net: first_channel and the next three; no other traffic may use them.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -51,8 +51,8 @@ class HostsBackend : public CollectiveBackend {
     std::size_t frame_bytes = piece_bytes;           // the longest frame; the same on all ranks
     NetWaits::Options waits{};                       // for other hosts
   };
-  /// `net` has all ranks, `local` those of this host, and `pool` is for what takes long here; all
-  /// of them outlive this.
+  /// `net` connects all ranks, `local` those of this host; `pool` runs long copies and sums. All of
+  /// them outlive this object.
   HostsBackend(HostLevel& local, Net& net, CpuPool& pool, Options options);
 
   [[nodiscard]] std::uint32_t world() const noexcept override { return net_.world(); }
@@ -72,8 +72,8 @@ class HostsBackend : public CollectiveBackend {
  private:
   enum Channel : std::uint32_t { kMoves, kForward, kStart, kBack };
   static constexpr std::size_t kSlots = 4;  // pieces that wait or are worked on, at most
-  // The loop moves or adds that much itself in some ten microseconds, where a hand-over to the pool
-  // and back takes twice that.
+  // The loop copies or adds up to this size itself, in some ten microseconds; a hand-over to the
+  // pool and back takes twice as long.
   static constexpr std::size_t kInlineBytes = std::size_t{128} << 10;
 
   // Operations under way: what their stages share.
@@ -103,8 +103,8 @@ class HostsBackend : public CollectiveBackend {
     return (host() + steps) % hosts();
   }
 
-  /// Whether the loop itself moves or adds that much: a hand-over to the pool and back would
-  /// take longer, or the pool would only take the loop's CPU.
+  /// Whether the loop copies or adds this size itself: because a hand-over to the pool would take
+  /// longer, or because the pool would only take the loop's CPU.
   [[nodiscard]] static bool stays_on_loop(std::size_t bytes) noexcept {
     return bytes <= kInlineBytes || thread::spare_cpus() <= 0;
   }
@@ -112,7 +112,7 @@ class HostsBackend : public CollectiveBackend {
   Task<> send(std::uint32_t to, Channel channel, std::span<const std::byte> bytes);
   Task<> receive(std::uint32_t from, Channel channel, std::span<std::byte> into);
 
-  /// That failure, which says on which host its rank is.
+  /// Throws that failure with the host of its rank.
   [[noreturn]] void throw_with_host(const PeerLost& lost) const;
   template <class Op, std::size_t kStages>
   Task<> run(Op* op, std::array<Stage<Op>, kStages> stages);
@@ -162,7 +162,7 @@ class HostsBackend : public CollectiveBackend {
   bool is_broken_ = false;
   std::string overdue_;  // why a wait for another host was given up here
   NetWaits waits_;
-  // Kept, so that nothing is allocated; of the operation under way in each sequence:
+  // Kept, so that operations do not allocate; of the operation under way in each sequence:
   std::vector<std::byte> collected_;  // frames of an all-to-all
   std::vector<float> sums_;           // kSlots pieces of a reduction, and one that comes; or
                                       // the frames of a direct one
@@ -192,9 +192,9 @@ Task<> HostsBackend::run(Op* op, std::array<Stage<Op>, kStages> stages) {
   }
 }
 
-// The other stages may wait for ranks of this host, which no stop ends: so both levels are told
-// before this stage's end is. An error that a stage meets because this rank was stopped is that
-// stop.
+// The other stages may wait for ranks of this host, and a stop does not end such waits. So a
+// failing stage first reports its failure on both levels. An error that a stage gets because this
+// rank was stopped counts as the stop.
 template <class Op>
 Task<> HostsBackend::guarded(Stage<Op> stage, Op* op, std::size_t* ended) {
   const StopToken stop = co_await current_stop_token();

@@ -1,7 +1,7 @@
 // Reductions of ranks that are alone on their hosts: each sends the values of every slice to its
 // owner at once, in their own type, and the owner adds them in rank order. The bits are those of a
-// sum that goes from host to host, after one message's way instead of one for each host; with a
-// rank on each host there is nothing to add first.
+// sum that goes from host to host, with the delay of one message instead of one per host; with one
+// rank on each host there is nothing to add before sending.
 //   reduce-scatter  A slice is a shard.
 //   all-reduce      The ranks share the block out in whole norm blocks. The values that a slice is
 //                   added to are the same on all ranks; its sums go to all of them, piece by

@@ -1,7 +1,6 @@
-// Reductions over several hosts: a sum is fp32 numbers on their way from the first host to the
-// last, and each host adds its ranks' to them, in rank order and with one rounding each, as one
-// host with all ranks would. All pieces go that way, one behind the other, so every link works at
-// any time.
+// Reductions over several hosts: a partial sum in fp32 goes from the first host to the last, and
+// each host adds its ranks' values, in rank order and with one rounding each, as one host with all
+// ranks would. All pieces take this path, one after another, so every link is busy all the time.
 //   reduce-scatter  With kAdd a sum begins with the owner's accumulator, which goes to the first
 //                   host (kStart); from the last host it goes to its owner (kBack). A piece is of
 //                   the same shard of each rank; the pieces of all hosts take turns, so that what
@@ -270,7 +269,7 @@ Task<> HostsBackend::add_hosts(Reduction* op) {
   }
 }
 
-// Every host has the same sums; its ranks have looked at a part each.
+// Every host has the same sums; each of its ranks has computed the norm of a part.
 Task<GradientNorm> HostsBackend::merge(GradientNorm norm) {
   norms_.resize(local_world());
   norms_[local_rank()] = NormLimbs::of(norm);

@@ -84,7 +84,7 @@ void NetWaits::listen(TimePoint now) noexcept {
   }
 }
 
-// The first place says that this rank lives, the others go where they changed.
+// The first word is sent always, as the heartbeat; the others are sent if they changed.
 void NetWaits::speak(TimePoint now) {
   Awaited on_the_net = options_.other_waits ? options_.other_waits(options_.heartbeat) : Awaited();
   for (const Wait* const wait : under_way_) {
@@ -183,7 +183,7 @@ std::string NetWaits::name_of_host(std::uint32_t host) const {
   return host < options_.host_names.size() ? fmt::format(" ({})", options_.host_names[host]) : "";
 }
 
-// The heart of a group's rank beats only while it takes part.
+// A group's rank sends heartbeats only while it takes part.
 bool NetWaits::is_silent(std::uint32_t rank) const {
   return (options_.group_waits ? options_.group_waits->of(rank) : local_.awaited(rank)).is_silent();
 }

@@ -1,18 +1,17 @@
-// actors/collectives/hosts/net_waits.hpp — waits for frames of other hosts: their deadlines, and
-// which rank is at fault when one is over.
+// actors/collectives/hosts/net_waits.hpp — deadlines of waits for frames of other hosts, and the
+// search for the rank at fault.
 //
-// Twice in each heartbeat a rank tells the ranks with its local rank on the other hosts that it
-// lives and whom it waits for, and its own host what it heard of those. So every rank knows of
-// every other one, and follows the waits from the one that is overdue to the rank at their end: one
-// that waits for no rank, or that gives no sign of life (awaited.hpp).
-// A wait is of one frame. The rank at fault is named by its own host first, which knows whether it
-// is stopped, unless that takes longer than kDeadlineGrace or nothing is heard of that host. A rank
-// that hears nothing from any of several hosts names itself.
-// Time: as ShmSync's; a look has one time, and time in which this rank was stopped counts to no
-// deadline.
-// Waits of other kinds may be said in the same words, and are judged where they are
-// (failed_behind()). Those of a group are judged by what is known in the run (group_waits.hpp).
-// Thread rule: the loop's thread. It begins with its first wait, or with start().
+// Twice per heartbeat period a rank sends the ranks that it awaits to the ranks with its local rank
+// on the other hosts, and publishes to its own host what it receives from them. So every rank knows
+// the waits of all ranks. When a wait is overdue, it follows them to the rank at their end: one
+// that waits for no rank, or that is silent (awaited.hpp). A wait is for one frame. The rank at
+// fault is named by its own host first, which knows whether it is stopped, unless that takes longer
+// than kDeadlineGrace or that host is silent. A rank that receives nothing from any of several
+// hosts names itself.
+// Time: as in ShmSync; a tick reads the clock once, and no deadline counts time in which this rank
+// was stopped. Other waits can be published in the same words; their owner finds the rank at fault
+// with failed_behind(). Waits in a group use the knowledge of the run (group_waits.hpp).
+// Thread rule: the loop's thread. Heartbeats begin with the first wait, or with start().
 //
 //   const NetWaits::Wait wait(waits, peer, NetWaits::For::kFrame);
 //   co_await net.recv(peer, ...);
@@ -39,34 +38,35 @@ class NetWaits {
     Duration timeout = std::chrono::seconds(600);  // of each wait
     Duration heartbeat = std::chrono::seconds(5);  // at most an eighth of the timeout
     std::vector<std::string> host_names{};         // by host; empty: not said
-    /// For whom this rank waits elsewhere than in a Wait, for at least that long; asked at each
-    /// look.
+    /// Called at every tick: returns the ranks that this rank has awaited for `at_least`, outside
+    /// of Wait objects.
     std::function<Awaited(Duration at_least)> other_waits{};
     std::shared_ptr<GroupWaits> group_waits{};  // null: of all ranks
   };
   using Fail = std::function<void(std::uint32_t failed_rank, const std::string& why)>;
   enum class For : std::uint8_t { kFrame, kTaking };
 
-  /// `fail` is called at each look at which a wait is overdue, and ends it, or where the run has
-  /// failed. Both levels outlive this.
+  /// `fail` is called at each tick at which a wait is overdue or the run has failed; it must end
+  /// the waits. Both levels outlive this object.
   NetWaits(HostWaits& local, Net& net, Options options, Fail fail);
   ~NetWaits();
   NetWaits(const NetWaits&) = delete;
   NetWaits& operator=(const NetWaits&) = delete;
 
-  /// Listens and speaks from now on. While the loop does not run, of its owner.
+  /// Begins to send and receive heartbeats. While the loop does not run, its owner's thread may
+  /// call it.
   void start(EventLoop& loop);
 
-  /// Whether there is no sign of life of the rank.
+  /// Whether the rank is silent.
   [[nodiscard]] bool is_silent(std::uint32_t rank) const;
-  /// The rank at fault when this one waits too long for `awaited`.
+  /// The rank at fault if this rank waits too long for `awaited`.
   struct Failed {
     std::uint32_t rank;
     std::string what;  // is known of it
   };
   [[nodiscard]] Failed failed_behind(std::uint32_t awaited) const;
 
-  /// In the frame of the coroutine that waits for `peer`, of another host.
+  /// Registers a wait for `peer`, on another host; lives in the frame of the waiting coroutine.
   class Wait {
    public:
     Wait(NetWaits& waits, std::uint32_t peer, For what) : waits_(waits), peer_(peer), what_(what) {
@@ -99,7 +99,7 @@ class NetWaits {
 
   void begin(Wait& wait);
   void look() noexcept;
-  // All of one look:
+  // The steps of one tick:
   void put_off(Duration slept, TimePoint now) noexcept;
   void listen(TimePoint now) noexcept;
   void speak(TimePoint now);

@@ -1,6 +1,7 @@
-// actors/collectives/hosts/progress.hpp — how many pieces have left a stage of a pipeline, for the
-// stages that wait for them.
-// Thread rule: the loop's thread. Cancel rule: a stopped wait ends at once with Stopped.
+// actors/collectives/hosts/progress.hpp — the number of pieces that have left a stage of a
+// pipeline, for the stages that wait for them.
+// Thread rule: the loop's thread.
+// Cancel rule: a stopped wait ends at once with Stopped.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ class Progress {
     moved_.set();
     moved_.reset();  // for those that wait from now on
   }
-  /// Waits until at least `count` pieces have.
+  /// Waits until at least `count` pieces have left the stage.
   Task<> reach(std::size_t count) {
     const StopToken stop = co_await current_stop_token();
     while (count_ < count) {

@@ -1,9 +1,9 @@
-// actors/collectives/nccl/host_nccl_peers.hpp — what the ranks of one host tell each other beside
-// NCCL, and what each of them has heard of ranks on other hosts.
+// actors/collectives/nccl/host_nccl_peers.hpp — the exchange among the ranks of one host beside
+// NCCL, and each rank's knowledge of ranks on other hosts.
 //
-// In shared memory (ShmNcclPeers), and in tests the simulator's. Ranks have their numbers among
-// all, but for HostWaits' own. Where there are several hosts, rank 0's decisions are handed on by
-// each host's first rank: it calls decide().
+// Implemented in shared memory (ShmNcclPeers), and in tests by the simulator. Ranks have their
+// numbers among all ranks, except in HostWaits. With several hosts, each host's first rank passes
+// on rank 0's decisions: it calls decide().
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -17,9 +17,10 @@ namespace tandem {
 
 class HostNcclPeers : public NcclPeers, public HostWaits {
  public:
-  /// Turns that `rank` has begun; of another host's, those that this host knows of.
+  /// Returns the number of turns that `rank` has begun; for a rank of another host, as far as this
+  /// host knows.
   [[nodiscard]] virtual std::uint64_t begun(std::uint32_t rank) const noexcept = 0;
-  /// The rank, which has this local rank on another host, has begun that number.
+  /// Records that the rank with this local rank on another host has begun that number of turns.
   virtual void has_heard(std::uint32_t rank, std::uint64_t begun) noexcept = 0;
 
   /// The same, of this host's ranks.

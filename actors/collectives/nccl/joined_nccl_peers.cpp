@@ -38,7 +38,7 @@ JoinedNcclPeers::JoinedNcclPeers(EventLoop& loop, std::unique_ptr<HostNcclPeers>
   hearts_.start(loop);
 }
 
-// The other hosts learn here what the host's memory has heard, whatever this rank does.
+// Called at each tick: sends this rank's begun turns to the other hosts, and checks for failures.
 Awaited JoinedNcclPeers::look(Duration at_least) {
   frames_.say_begun();
   (void)loss();
@@ -64,9 +64,9 @@ std::optional<std::uint32_t> JoinedNcclPeers::behind(std::uint64_t turn) noexcep
   return std::nullopt;
 }
 
-// One of this host first: of the others is known what its ranks have heard, and nothing new by one
-// that is silent. A silent rank may be at fault though it has begun everything: it was stopped
-// before NCCL had the launch.
+// Checks this host's ranks first: about other hosts' ranks it knows only what was received, and
+// nothing new from a silent one. A silent rank may be at fault even if it has begun all turns: it
+// was stopped before NCCL had the launch.
 std::optional<std::uint32_t> JoinedNcclPeers::waits_for(std::uint64_t turn) noexcept {
   const std::uint32_t first = host_->first_rank();
   const std::uint32_t end = first + host_->world();

@@ -1,13 +1,13 @@
-// actors/collectives/nccl/joined_nccl_peers.hpp — what ranks of several hosts tell each other
-// beside NCCL: by their host's memory, and by a net between hosts. The back end over it is that of
+// actors/collectives/nccl/joined_nccl_peers.hpp — the exchange among ranks of several hosts beside
+// NCCL, through their host's memory and a net between hosts. The same NCCL back end uses it as on
 // one host.
 //
-// Every host has as many ranks as the others, which are neighbours in the order of all ranks.
-// The rank that holds the others up is found as over hosts without NCCL (net_waits.hpp): each says
-// for whom it waits, beats carry that from host to host, and a deadline follows the waits to the
-// rank at their end.
-// The net: one channel. Invariant: leave() has ended before this does.
-// Thread rule: the loop's thread, or of the owner's while the loop does not run.
+// All hosts have the same number of ranks, and a host's ranks are neighbours in the order of all
+// ranks. The rank at fault is found as over hosts without NCCL (net_waits.hpp): each rank publishes
+// which ranks it awaits, heartbeats carry that between hosts, and a deadline follows the waits to
+// the rank at their end. The net: one channel.
+// Invariant: leave() ends before this object is destroyed.
+// Thread rule: the loop's thread, or the owner's while the loop does not run.
 #pragma once
 
 #include <cstdint>
@@ -30,17 +30,17 @@ class JoinedNcclPeers final : public NcclPeers {
     std::uint32_t channel = 0;
     std::uint32_t outside_ranks = 0;  // as NetNcclPeers has it
   };
-  /// `frames` has all ranks, `host` those of this host. The object runs the loop when its last
-  /// owner lets go: it leaves. The loop is idle then.
+  /// `frames` connects all ranks, `host` those of this host. When the last owner releases the
+  /// object, it runs the loop, which must be idle, to call leave().
   [[nodiscard]] static std::shared_ptr<NcclPeers> make(EventLoop& loop,
                                                        std::unique_ptr<HostNcclPeers> host,
                                                        std::unique_ptr<NetBackend> frames,
                                                        Options options);
-  /// For those who call leave() themselves.
+  /// For callers that call leave() themselves.
   JoinedNcclPeers(EventLoop& loop, std::unique_ptr<HostNcclPeers> host,
                   std::unique_ptr<NetBackend> frames, Options options);
 
-  /// Says to the other hosts that this rank leaves; no operation is under way.
+  /// Tells the other hosts that this rank leaves. No operation may be under way.
   Task<> leave() { return frames_.leave(); }
 
   void decide(std::uint64_t turn, const NcclLaunch& launch) noexcept override;

@@ -1,10 +1,9 @@
-// actors/collectives/nccl/nccl_api.hpp — the calls of NCCL that the project makes, as a table of
-// functions.
+// actors/collectives/nccl/nccl_api.hpp — a table of the NCCL functions that the project calls.
 //
-// Types are plain, so that code that includes this needs no header of NCCL or CUDA, and a test
-// fills the table with functions of its own. nccl_load.cpp, compiled where nccl.h is found, checks
-// at compile time that numbers, layouts and signatures are NCCL's, and opens the library when
-// load() asks for it; no_nccl.cpp says that the build has none.
+// Types are plain, so that code that includes this needs no header of NCCL or CUDA, and tests can
+// fill the table with their own functions. nccl_load.cpp, compiled if nccl.h is found, checks at
+// compile time that numbers, layouts and signatures are NCCL's, and opens the library in load();
+// no_nccl.cpp is compiled otherwise and throws.
 // Thread rule: NCCL's: calls on one communicator come from one thread at a time, but async_error()
 // and abort() from any.
 #pragma once
@@ -32,7 +31,7 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-/// ncclConfig_t as of 2.28. The library takes what its own version knows of it.
+/// ncclConfig_t as of 2.28. An older library ignores the members that it does not know.
 struct NcclConfig {
   static constexpr int kUnset = INT_MIN;
   std::size_t size = sizeof(NcclConfig);
@@ -73,7 +72,7 @@ struct NcclApi {
                            void* communicator, void* stream);
   NcclResult (*broadcast)(const void* from, void* into, std::size_t count, NcclType type, int root,
                           void* communicator, void* stream);
-  // `into` takes `count` elements; of a reduce-scatter, `from` has as many for each rank.
+  // `into` gets `count` elements; for a reduce-scatter, `from` has `count` elements for each rank.
   NcclResult (*reduce_scatter)(const void* from, void* into, std::size_t count, NcclType type,
                                NcclOp op, void* communicator, void* stream);
   NcclResult (*all_reduce)(const void* from, void* into, std::size_t count, NcclType type,
@@ -83,9 +82,9 @@ struct NcclApi {
   NcclResult (*receive)(void* into, std::size_t count, NcclType type, int peer, void* communicator,
                         void* stream);
 
-  /// The library libnccl.so.2: the one that TANDEM_NCCL_LIBRARY names, else the one that belongs to
-  /// the LibTorch in this process, else the system's. Once; any thread. Throws Error(kRefused) that
-  /// names every place that was tried.
+  /// Opens libnccl.so.2: the one that TANDEM_NCCL_LIBRARY names, else the one of the LibTorch in
+  /// this process, else the system's. Opens it once; any thread. Throws Error(kRefused), which
+  /// names every path that was tried.
   [[nodiscard]] static const NcclApi& load();
 };
 

@@ -335,7 +335,7 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
   co_return a.want_norm ? norm_of(*comm, world()) : GradientNorm();
 }
 
-// NCCL's sum comes into the workspace; the accumulator takes it as it would one rank's values.
+// NCCL writes its sum into the workspace; it is added to the accumulator like one rank's values.
 Task<> NcclBackend::add_own_sum(CommStream* comm, const ReduceArguments* a, bool is_all) {
   have_workspace(a->shard_elements * bytes_of(a->block_type));
   co_await launch(comm, [a, is_all, this](const NcclApi& api, void* communicator, void* stream) {
@@ -351,8 +351,8 @@ Task<> NcclBackend::add_own_sum(CommStream* comm, const ReduceArguments* a, bool
               .norm = a->want_norm ? norm_limbs(*comm) : nullptr});
 }
 
-// Piece by piece: the ranks' parts of a piece come into the workspace, and a kernel adds them,
-// before the next piece comes.
+// Piece by piece: the ranks' values of a piece are received into the workspace, and a kernel adds
+// them, before the next piece is received.
 Task<> NcclBackend::add_slices(CommStream* comm, const Slices* slices) {
   const std::size_t width = bytes_of(slices->arguments->block_type);
   if (world() == 1) {
@@ -426,7 +426,7 @@ void NcclBackend::add(CommStream& comm, const RankOrderSum& sum) {
   }
 }
 
-// Grown at the first steps. The users of the old one are done: an operation ends behind its last
+// It grows in the first steps. The old memory is not in use: an operation ends after its last
 // kernel.
 void NcclBackend::have_workspace(std::size_t bytes) {
   if (workspace_.size_bytes() < bytes) {
@@ -449,7 +449,7 @@ void NcclBackend::clear_norm(CommStream& comm, bool wanted) {
   }
 }
 
-// One is this rank's own; several are those that were gathered.
+// One norm is this rank's own; several are the gathered ones.
 void NcclBackend::fetch_norms(CommStream& comm, bool wanted, std::size_t count) {
   if (wanted) {
     const std::size_t at = count == 1 ? 0 : kExchangeBytes;

@@ -1,21 +1,21 @@
 // actors/collectives/nccl/nccl_backend.hpp — collectives between GPUs, one per rank, through NCCL.
 //
-// Two communicators on two streams of high priority: gathers and reductions; of a group that only
-// exchanges the first alone. Both are non-blocking, so every call may answer "in progress"; the
-// loop then asks, and an operation's event is recorded only once NCCL said success, because before
-// that the kernel need not be in the stream. Launches of both communicators happen in one order on
-// all ranks: rank 0's (nccl_peers.hpp).
-// Reductions: each rank is sent the slices of its part and adds them in rank order, the bits of
-// `self` and `shm`; that takes world - 1 times a slice of memory, used piece by piece
-// (workspace_bytes). With own_sums NCCL adds them, in its order and in the block's type, and what
-// comes of it is added to the accumulator; that takes a slice of memory, of an all-reduce the
-// block. Operands: device memory, or memory of allocate() (pinned, which the device reaches); those
-// of exchange() lie anywhere in host memory. Buffers are the back end's until the task ends.
+// It has two communicators on two streams of high priority, for gathers and for reductions; a group
+// that only exchanges has the first one. Both are non-blocking: a call may return "in progress",
+// and the loop then polls. An operation's event is recorded only after NCCL has returned success,
+// because before that the kernel need not be in the stream. Launches of both communicators happen
+// in one order on all ranks: rank 0's (nccl_peers.hpp).
+// Reductions: each rank receives all ranks' values of its slice and adds them in rank order, with
+// the bits of `self` and `shm`; that takes world - 1 slices of memory, used piece by piece
+// (workspace_bytes). With own_sums NCCL adds them, in its order and in the block's type, and the
+// result is added to the accumulator; that takes memory for a slice, for an all-reduce the block.
+// Operands: device memory, or memory of allocate() (pinned, which the device can access); those of
+// exchange() lie anywhere in host memory. Buffers belong to the back end until the task ends.
 // Failure: the first of an error of NCCL, a wait over its deadline, a peer that aborted or whose
 // process ended, ranks at different operations, breaks the back end permanently. Every operation
 // then ends with PeerLost (of the device: DeviceError) once the communicators are aborted, so that
 // nothing writes into its buffers any more; see nccl_watchdog.hpp for an abort that hangs.
-// PeerLost::rank() is kUnknownRank where the failed rank cannot be told.
+// PeerLost::rank() is kUnknownRank if the failed rank is not known.
 // Thread rule: the loop's thread.
 //
 //   auto backend = loop.run(&NcclBackend::connect, &loop, &device, options);
@@ -57,7 +57,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     std::shared_ptr<NcclPeers> peers;  // null at world 1
     std::vector<std::string> hosts;    // [rank] its host, for messages; none: not said
     std::string name = "tandem";       // of its communicators
-    /// Rank 0's `value` on every rank; blocks. Called by all ranks, with the same keys in the same
+    /// Returns rank 0's `value` on every rank; blocks. Collective, with the same keys in the same
     /// order.
     std::function<std::string(std::string_view key, std::string value)> from_rank_0;
     // of device memory, for the slices of other ranks
@@ -67,8 +67,8 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     NcclWatchdog::Options watchdog;
   };
 
-  /// Ends when all ranks are connected. Loop, device and what options point to outlive it. Throws
-  /// PeerLost, DeviceError.
+  /// Connects all ranks. Loop, device and the objects that options point to outlive the back end.
+  /// Throws PeerLost, DeviceError.
   static Task<std::unique_ptr<NcclBackend>> connect(EventLoop* loop, CudaDevice* device,
                                                     Options options);
   /// No operation is under way.
@@ -77,7 +77,8 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   [[nodiscard]] std::uint32_t world() const noexcept override { return options_.world; }
   [[nodiscard]] std::uint32_t rank() const noexcept override { return options_.rank; }
 
-  /// Pinned. Error(kRefused) also when it cannot be pinned: the device would not reach it.
+  /// Allocates pinned memory. Error(kRefused) also if it cannot be pinned, because the device could
+  /// not access it.
   std::byte* allocate(std::size_t bytes) override;
   Task<> all_gather(GatherArguments arguments) override;
   Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
@@ -162,7 +163,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
 
   void notice_failures() noexcept;
   [[nodiscard]] NcclLoss loss_by(const NcclWatchdog::Failure& failure) const;
-  /// For whom the operation waits, if for anyone but NCCL.
+  /// Returns the rank that the operation awaits; nullopt if it waits for NCCL.
   [[nodiscard]] std::optional<std::uint32_t> awaited_by(const CommStream& comm) const noexcept;
   [[nodiscard]] Awaited awaited(Duration at_least) const noexcept;
   Task<> throw_if_broken(CommStream* comm);
@@ -209,8 +210,7 @@ NcclResult NcclBackend::call(CommStream& comm, const Calls& calls) {
   return result;
 }
 
-/// calls(api, communicator, stream): NCCL's calls of one launch. They are made at once, in this
-/// rank's next turn.
+/// calls(api, communicator, stream) makes NCCL's calls of one launch, all in this rank's next turn.
 template <class Calls>
 Task<> NcclBackend::launch(CommStream* comm, Calls calls) {
   co_await take_turn(comm);

@@ -85,8 +85,8 @@ void NcclBackend::end_turn(CommStream& comm) noexcept {
   (void)end_waits();
 }
 
-// ---- NCCL's answers ----
-// A communicator may hand a launch to a thread of its own, to connect ranks first.
+// ---- NCCL's answers ---- A communicator may pass a launch to a thread of its own, which connects
+// ranks first.
 Task<> NcclBackend::settle(CommStream* comm) {
   notice_failures();
   if (comm->result == NcclResult::kInProgress && !broken_) {
@@ -99,8 +99,8 @@ Task<> NcclBackend::settle(CommStream* comm) {
   }
 }
 
-// The event is behind what NCCL has put into the stream. An abort ends the kernels as if they were
-// done: look again.
+// The event comes after NCCL's kernels in the stream. An abort ends kernels as if they were done,
+// so the failure is checked again.
 Task<> NcclBackend::finish(CommStream* comm) { return reach(comm, comm->stream.record()); }
 
 Task<> NcclBackend::reach(CommStream* comm, DeviceEvent point) {
@@ -240,7 +240,7 @@ std::optional<std::uint32_t> NcclBackend::awaited_by(const CommStream& comm) con
   return peers.waits_for(next_turn_ + (launching_ ? 1 : 0));
 }
 
-// A wait that is younger holds up no rank.
+// A shorter wait does not count as holding up a rank.
 Awaited NcclBackend::awaited(Duration at_least) const noexcept {
   Awaited all;
   for (const CommStream& comm : comms_) {
@@ -278,9 +278,9 @@ std::string NcclBackend::describe_comm(const CommStream& comm) const {
   return describe(comm.operation);
 }
 
-// Not before nothing writes into the operation's buffers any more: behind NCCL's kernels there may
-// be some of ours, which end by themselves. A device that does not get through them within the time
-// of an abort is not waited for: the rank ends.
+// Returns when nothing writes into the operation's buffers any more: after NCCL's kernels there may
+// be some of ours, which end by themselves. If the device does not finish them within the time of
+// an abort, the rank ends without waiting.
 Task<> NcclBackend::throw_if_broken(CommStream* comm) {
   notice_failures();
   if (!broken_) {

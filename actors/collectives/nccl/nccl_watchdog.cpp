@@ -53,8 +53,7 @@ NcclWatchdog::NcclWatchdog(const NcclApi& api, Options options)
   }
 }
 
-// Finalizing sends out what peers may still wait for; an end of it that does not come is not waited
-// for.
+// Finalizing sends data that peers may still wait for; the wait for its end is bounded.
 NcclWatchdog::~NcclWatchdog() {
   {
     const std::lock_guard lock(mutex_);
@@ -83,7 +82,7 @@ NcclWatchdog::~NcclWatchdog() {
   }
 }
 
-// Either the abort sees the communicator, or this sees the abort.
+// Either the abort finds this communicator, or this function finds the abort.
 void NcclWatchdog::adopt(std::size_t comm, void* communicator) {
   communicators_->all[comm] = communicator;
   void* const left = communicators_->taken ? communicators_->all[comm].exchange(nullptr) : nullptr;

@@ -1,14 +1,12 @@
-// actors/collectives/nccl/nccl_watchdog.hpp — ends what NCCL does not end: asks the communicators
-// how they are, keeps the operations' deadlines, and aborts.
+// actors/collectives/nccl/nccl_watchdog.hpp — ends operations that NCCL does not end: polls the
+// communicators' errors, enforces deadlines, and aborts.
 //
-// A thread of its own, which owns no stream and launches nothing, so that it goes on when the loop
-// stands still inside NCCL. ncclCommAbort can hang, too: it runs on a further thread, and if it is
-// not through after `abort_limit` the process says why and ends with exit code 4 (there is no other
-// way to get the device back).
-// States: watching -> aborting -> released, the last permanently: nothing that was launched runs
-// any more.
-// Thread rule: all of it from any thread. Calls on the communicators stand between open_calls() and
-// close_calls().
+// It has a thread, which owns no stream and launches nothing, so it works even if the loop hangs
+// inside NCCL. ncclCommAbort can hang, too: it runs on another thread, and if it has not returned
+// after `abort_limit` the process prints the reason and ends with exit code 4 (there is no other
+// way to free the device).
+// States: watching -> aborting -> released (permanent): no launched kernel runs any more.
+// Thread rule: any thread. Calls on the communicators stand between open_calls() and close_calls().
 #pragma once
 
 #include <array>
@@ -35,10 +33,10 @@ class NcclWatchdog {
     const Clock* clock = nullptr;  // of deadlines; null: the real one
     Duration look_every = std::chrono::milliseconds(100);
     Duration abort_limit = std::chrono::seconds(5);
-    /// Called with a line that says why, when an abort hangs. Empty: prints it and ends the process
-    /// with exit code 4.
+    /// Called with the reason if an abort hangs. Empty: prints the reason and ends the process with
+    /// exit code 4.
     std::function<void(const std::string& why)> end_process;
-    /// Runs what may never return. Empty: on a thread of its own.
+    /// Runs a call that may never return. Empty: on a new thread.
     std::function<void(std::function<void()> abort)> run_abort;
     bool own_thread = true;  // false: its maker calls look(), in a time of its own
   };
@@ -54,29 +52,30 @@ class NcclWatchdog {
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
 
-  /// From now on it is watched; if everything is aborted already, so is this.
+  /// Watches a communicator from now on; if the others are aborted already, aborts this one, too.
   void adopt(std::size_t comm, void* communicator);
-  /// Begins calls of the loop's thread on the comm stream's communicator; null: it is aborted, or
-  /// not there. Always followed by close_calls().
+  /// Begins calls of the loop's thread on the comm stream's communicator; returns null if that is
+  /// aborted or missing. close_calls() must follow in both cases.
   [[nodiscard]] void* open_calls(std::size_t comm);
   void close_calls();
 
-  /// Time in which this process was stopped, or its host slept, puts the deadline off.
+  /// Sets an operation's deadline, which does not count time in which this process was stopped or
+  /// its host slept.
   void operation_begins(std::size_t comm, TimePoint deadline) noexcept;
   void operation_ends(std::size_t comm) noexcept;
 
-  /// The first thing that went wrong, once something has.
+  /// Returns the first failure, if there is one.
   [[nodiscard]] std::optional<Failure> failure();
   [[nodiscard]] bool has_failed() const noexcept { return has_failed_.load(); }
-  /// Everything ends, because of `why`.
+  /// Aborts all communicators because of `why`.
   void abort(std::string why);
-  /// The abort is through (or the process is ending because it is not).
+  /// Whether the abort has ended (or the process is ending because it hangs).
   [[nodiscard]] bool released() const noexcept { return released_.load(); }
 
-  /// The abort itself is through.
+  /// Whether the abort has ended.
   [[nodiscard]] bool aborted() const noexcept;
 
-  /// One turn of its thread, at this time.
+  /// Does the checks of its thread once, at this time.
   void look(TimePoint now);
 
  private:

@@ -13,9 +13,9 @@
 namespace tandem {
 namespace {
 
-// A peer that takes nothing any more does not hold up those that are left.
+// A peer that no longer receives must not delay the others.
 constexpr Duration kNotice = std::chrono::milliseconds(200);
-// Giving the net up drops frames that came and were not received yet.
+// Aborting the net drops frames that arrived and were not received yet.
 constexpr Duration kUntilReceived = std::chrono::milliseconds(30);
 constexpr Duration kLinger = std::chrono::seconds(2);
 constexpr Duration kLookEvery = std::chrono::microseconds(200);
@@ -116,7 +116,7 @@ Task<> NetNcclPeers::all_told(Duration at_most) {
   }
 }
 
-// The notice first, which has the cause, then what reaches every rank of every host.
+// Sends the frame with the cause first, then the abort, which reaches every rank of every host.
 Task<> NetNcclPeers::give_up(NetNcclPeers* self) {
   co_await self->all_told(kNotice);
   co_await sleep_for(kUntilReceived);
@@ -175,7 +175,7 @@ bool NetNcclPeers::write_next(Peer& peer) noexcept {
   return false;
 }
 
-// No decision is overwritten before every rank has begun its turn, and so has been told of it.
+// A decision is overwritten only when every rank has begun its turn, and so has received it.
 void NetNcclPeers::write_decisions(Peer& peer) noexcept {
   Frame& frame = peer.out;
   frame.kind = Kind::kDecisions;
@@ -277,7 +277,7 @@ bool NetNcclPeers::take_decisions(const Frame& frame) {
   return true;
 }
 
-// A rank that gives up for another's sake may be heard before the notice that says more.
+// The abort of a rank may arrive before the frame that names the failed rank.
 void NetNcclPeers::lose(const Peer& peer, const PeerLost& lost) {
   if (leaving_ || (peer.has_left && lost.rank() == peer.rank)) {
     return;

@@ -1,16 +1,16 @@
-// actors/collectives/nccl/net_nccl_peers.hpp — what ranks of several hosts tell each other beside
-// NCCL: frames of a Net, where ranks of one host write into its memory.
+// actors/collectives/nccl/net_nccl_peers.hpp — the exchange between hosts beside NCCL, by frames of
+// a Net.
 //
-// A rank talks to the ranks with its local rank on other hosts and writes what it hears into its
-// host's memory.
+// A rank exchanges frames with the ranks that have its local rank on other hosts, and writes what
+// it receives into its host's memory.
 //   decisions   from rank 0 to the first rank of each other host, which hands them on
 //   turns begun to all; at once to the first host each kSayEvery turns, because rank 0 must not run
 //               away from the others, and else when say_begun() asks for it
-//   failures    the failed rank and the cause, to all; then the net is given up, by which every
-//               rank of every host learns of the failed rank
-//   the end     a rank that leaves says how far it came. A peer that is gone without that is lost,
-//               one that has left is missed by those that have begun a turn which it has not
-// A peer's frame is read in a copy, and not trusted to lie within its bounds.
+//   failures    the failed rank and the cause, to all; then the net is closed with it, so that
+//               every rank of every host learns of the failed rank
+//   the end     a rank that leaves sends its number of begun turns. A peer that disconnects without
+//               that has failed; so has one that left before a turn that others have begun
+// A peer's frame is copied, and the copy is checked.
 // Thread rule: the loop's thread, or the owner's while the loop does not run.
 #pragma once
 
@@ -40,16 +40,17 @@ class NetNcclPeers {
   NetNcclPeers(const NetNcclPeers&) = delete;
   NetNcclPeers& operator=(const NetNcclPeers&) = delete;
 
-  /// Rank 0 has decided.
+  /// Sends rank 0's new decisions.
   void tell_decisions() noexcept;
   void has_begun(std::uint64_t turn) noexcept;
-  /// How far this rank is, to all who do not know.
+  /// Sends this rank's number of begun turns to all peers that have an older number.
   void say_begun() noexcept;
-  /// To all of all hosts; the first cause counts.
+  /// Reports a failure to all ranks of all hosts; the first cause counts.
   void announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept;
   [[nodiscard]] std::optional<NcclLoss> loss() const noexcept;
 
-  /// Before the end: says what is left to say, for a bounded time. Nothing is heard afterwards.
+  /// Call it before destruction: sends what is left to send, for a bounded time. Receives nothing
+  /// afterwards.
   Task<> leave();
 
  private:
@@ -92,7 +93,7 @@ class NetNcclPeers {
   Task<> all_told(Duration at_most);
   [[nodiscard]] bool write_next(Peer& peer) noexcept;
   void write_decisions(Peer& peer) noexcept;
-  /// True: there may be more.
+  /// Returns true if there may be more frames.
   [[nodiscard]] bool take(Peer& peer, std::size_t bytes);
   [[nodiscard]] bool take_decisions(const Frame& frame);
   void lose(const Peer& peer, const PeerLost& lost);

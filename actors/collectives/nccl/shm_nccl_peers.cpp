@@ -13,8 +13,8 @@
 
 namespace tandem {
 
-// Written by its rank alone. Counters only grow; a rank that sees a value sees what was written
-// before it.
+// Only its rank writes it. Counters only grow; a rank that sees a value also sees everything that
+// was written before it.
 struct ShmNcclPeers::Page {
   alignas(64) std::atomic<std::uint64_t> begun{0};
   alignas(64) std::atomic<std::uint64_t> decided{
@@ -119,7 +119,7 @@ NcclLoss ShmNcclPeers::failed_behind(std::uint32_t awaited) const {
   return {end.rank, fmt::format("; it waits for rank {} in the end", end.rank)};
 }
 
-// A rank that left is missed by those that have begun a turn which it has not.
+// A rank that left before a turn that others have begun has failed.
 std::optional<NcclLoss> ShmNcclPeers::loss() noexcept {
   if (sync_.is_broken()) {
     return NcclLoss{sync_.broken()->failed_rank, sync_.broken()->cause};

@@ -1,11 +1,11 @@
-// actors/collectives/nccl/shm_nccl_peers.hpp — what ranks of one host tell each other beside NCCL,
+// actors/collectives/nccl/shm_nccl_peers.hpp — the exchange among ranks of one host beside NCCL,
 // through shared memory.
 //
 // Each rank has a page that all of them map: how many turns it has begun, and on the first rank's
-// the last decisions, in a ring. Where there are several hosts, also what the rank has heard of
-// ranks on others. Failures go by a ShmSync: a rank writes down which rank failed before its
-// socket ends, and a socket that ends without a good-bye is a process that died; so both are known
-// at once, long before NCCL notices.
+// the last decisions, in a ring. With several hosts, the page also has what the rank knows of ranks
+// on other hosts. A ShmSync reports failures: a rank publishes which rank failed before its socket
+// closes, and a socket that closes without a goodbye means a dead process. So peers know both at
+// once, long before NCCL notices.
 // Thread rule: the loop's thread, but connect() blocks and comes before the loop runs.
 #pragma once
 
@@ -45,7 +45,7 @@ class ShmNcclPeers final : public HostNcclPeers {
   void announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept override;
   [[nodiscard]] std::optional<NcclLoss> loss() noexcept override;
   void ask_for_waits(Waits waits) override { sync_.ask_for_waits(std::move(waits)); }
-  /// By the waits that are said with hearts.
+  /// Follows the waits that are published with heartbeats.
   [[nodiscard]] NcclLoss failed_behind(std::uint32_t awaited) const override;
 
   [[nodiscard]] std::uint64_t begun(std::uint32_t rank) const noexcept override;

@@ -23,9 +23,8 @@ namespace {
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 
-// The arenas of this process, so that ranks which are its threads use one mapping: half the page
-// tables, and tools that know memory by its address (ThreadSanitizer) see both ends of what they
-// share.
+// The arenas of this process, so that ranks that are its threads use one mapping: that halves the
+// page tables, and ThreadSanitizer, which identifies memory by its address, sees both sides.
 struct Registry {
   std::mutex mutex;
   std::map<ShmMapping::Token, std::weak_ptr<ShmMapping>> arenas;

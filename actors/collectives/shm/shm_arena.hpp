@@ -1,13 +1,12 @@
-// actors/collectives/shm/shm_arena.hpp — memory of one rank that the other processes of this host
-// can read: a memfd, and a bump allocator over it.
+// actors/collectives/shm/shm_arena.hpp — memory of one rank that its peers on this host can read: a
+// memfd with a bump allocator.
 //
 // The address space is reserved at once and large; pages come with the first touch. A memfd has no
-// name in any file system, so nothing is left behind however a process ends. A peer maps it
-// read-only and finds whatever lies in it by its offset. It is sealed: its length stays, and where
-// the kernel can (5.1), the descriptor makes no second writable mapping, whichever process holds
-// it. Ranks that are threads of one process share the owner's own mapping.
-// Invariant: what allocate() lent stays where it is and is never lent again. Any thread, one at a
-// time.
+// name in any file system, so nothing is left behind when a process ends. A peer maps it read-only
+// and finds data in it by offset. It is sealed: its length is fixed, and with kernel 5.1 or later
+// no process can make a second writable mapping from the descriptor. Ranks that are threads of one
+// process share the owner's mapping.
+// Invariant: allocated memory stays at its address and is never freed. Any thread, one at a time.
 #pragma once
 
 #include <array>
@@ -17,7 +16,7 @@
 
 namespace tandem {
 
-/// A mapping of an arena; unmapped when the last of its holders is gone.
+/// A mapping of an arena; unmapped when its last owner is destroyed.
 class ShmMapping {
  public:
   using Token = std::array<std::uint64_t, 2>;  // random, of one arena
@@ -28,8 +27,8 @@ class ShmMapping {
   ShmMapping(const ShmMapping&) = delete;
   ShmMapping& operator=(const ShmMapping&) = delete;
 
-  /// Maps a peer's memory, read-only; the descriptor stays the caller's. Throws Error(kPeer) when
-  /// it is not the memory that was promised, or when the peer could still shorten it.
+  /// Maps a peer's memory read-only; the caller keeps the descriptor. Throws Error(kPeer) if it is
+  /// not the announced memory, or if the peer could still shorten it.
   [[nodiscard]] static std::shared_ptr<ShmMapping> of_peer(int descriptor, std::size_t bytes,
                                                            const Token& token);
 
@@ -49,15 +48,15 @@ class ShmMapping {
 
 class ShmArena {
  public:
-  /// `bytes` of address space, rounded up to pages. Throws Error(kRefused) where there is no memory
-  /// for it.
+  /// Reserves `bytes` of address space, rounded up to pages. Throws Error(kRefused) if the system
+  /// refuses.
   explicit ShmArena(std::size_t bytes);
   ~ShmArena();
   ShmArena(const ShmArena&) = delete;
   ShmArena& operator=(const ShmArena&) = delete;
 
-  /// Zeroed, page aligned; 2 MiB and more on boundaries of huge pages. Throws Error(kRefused) when
-  /// the arena is used up.
+  /// Allocates zeroed, page-aligned memory; 2 MiB and more are aligned to huge pages. Throws
+  /// Error(kRefused) if the arena is full.
   [[nodiscard]] std::byte* allocate(std::size_t bytes);
 
   [[nodiscard]] const ShmMapping& mapping() const noexcept { return *mapping_; }
@@ -67,7 +66,7 @@ class ShmArena {
   [[nodiscard]] std::size_t used_bytes() const noexcept { return used_; }
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
   [[nodiscard]] const ShmMapping::Token& token() const noexcept { return token_; }
-  /// When every peer has its mapping.
+  /// Call it when every peer has mapped the arena.
   void close_descriptor() noexcept;
 
  private:

@@ -19,8 +19,8 @@ constexpr std::size_t kMostRanks = kStageBytes / kStepGrain;
 constexpr std::size_t kCopyChunkBytes = std::size_t{256} << 10;
 constexpr std::size_t kReduceChunk = std::size_t{64} << 10;  // elements
 constexpr std::size_t kReduceTile = std::size_t{4} << 10;    // elements; stays in the first cache
-// The loop moves that much itself: some ten microseconds, where a hand-over to the pool and back
-// takes twice that.
+// The loop copies up to this size itself, in some ten microseconds; a hand-over to the pool and
+// back takes twice as long.
 constexpr std::size_t kInlineBytes = std::size_t{128} << 10;
 static_assert(kReduceChunk % kReduceTile == 0 && kReduceTile % kNormBlock == 0);
 static_assert(kStepGrain % (kNormBlock * sizeof(float)) == 0);
@@ -259,8 +259,7 @@ Task<> ShmBackend::exchange_small(std::size_t channel, ExchangeArguments a, ShmH
                           });
 }
 
-// The payload travels with the headers, so that the arrival of all ranks is all there is to wait
-// for.
+// The payload is sent with the headers, so the operation is complete when all ranks have arrived.
 template <class Take>
 Task<> ShmBackend::exchange_payload(std::size_t channel, std::span<const std::byte> mine,
                                     ShmHeader header, Take take) {
@@ -291,8 +290,9 @@ std::size_t ShmBackend::Operation::given_bytes(std::uint32_t rank,
                                      : (world - 1) * from_stride + part_bytes;
 }
 
-// With every operand in the arenas there is one step. Else the stage's halves are filled and
-// emptied in turn: half k % 2 is filled with step k when all ranks are done with step k - 2.
+// With every operand in the arenas there is one step. Otherwise the halves of the transfer buffer
+// are filled and emptied in turn: half k % 2 is filled with step k when all ranks have finished
+// step k - 2.
 Task<> ShmBackend::carry_out(Operation* op) {
   const std::size_t channel = op->channel;
   co_await begin(op);
@@ -398,7 +398,7 @@ void ShmBackend::stage_now(const Operation& op, std::size_t step) const {
   }
 }
 
-// Byte `at` of what `from` gives to this rank.
+// Returns the address of byte `at` of the data that `from` gives to this rank.
 const std::byte* ShmBackend::part_of(const Operation& op, std::uint32_t from, std::size_t step,
                                      std::size_t at) const {
   if (from == rank()) {

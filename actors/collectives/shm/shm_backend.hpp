@@ -1,15 +1,16 @@
 // actors/collectives/shm/shm_backend.hpp — collectives of the processes of one host (or of threads
 // of one process), through shared memory.
 //
-// Every rank's arena is mapped by all. An operand in memory of allocate() is read by the peers
-// where it lies: a gather copies each shard once, a reduction reads each block once. An operand
-// elsewhere goes through a stage in the arena, piece by piece; up to kExchangeBytes travel with the
-// headers. Copies and additions run on the pool in chunks; small ones on the loop, where a
-// hand-over would cost more. Reductions add rank by rank into the accumulator, so the bits are
-// those of `self` fed with the ranks' blocks in turn. An all-reduce is a reduction of one slice per
-// rank, then a gather of the slices. As HostLevel it is what HostsBackend uses inside of a host.
+// All ranks map every rank's arena. Peers read an operand in memory of allocate() in place: a
+// gather copies each shard once, a reduction reads each block once. Other operands go through a
+// transfer buffer in the arena, piece by piece; up to kExchangeBytes are sent with the headers.
+// Copies and additions run on the pool in chunks; small ones run on the loop, because a hand-over
+// would cost more. Reductions add rank by rank into the accumulator, so the bits are those of
+// `self` fed with the ranks' blocks in turn. An all-reduce is a reduction of one slice per rank,
+// then a gather of the slices. HostsBackend uses it inside of a host, as HostLevel.
 // Failure: see shm_sync.hpp; PeerLost names the rank at fault and the operation.
-// Thread rule: the loop's thread, but connect() blocks and comes before the loop runs.
+// Thread rule: the loop's thread, except connect(), which blocks and is called before the loop
+// runs.
 //
 //   auto backend = ShmBackend::connect(
 //       loop, pool, {.rank = 1, .world = 4, .job = name_that_all_ranks_share});
@@ -38,7 +39,8 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
     // Several hosts: failures name ranks by their numbers among all.
     std::uint32_t first_rank = 0;  // this host's
     std::uint32_t all_ranks = 0;   // 0: there is one host
-    // A group: ranks of the run, which a failure may name by numbers behind the group's.
+    // For a group: the number of ranks of the run, which a failure may name by numbers after the
+    // group's.
     std::uint32_t outside_ranks = 0;
     std::shared_ptr<RunWaits> run_waits{};  // as ShmSync's
     std::shared_ptr<GroupWaits> group_waits{};
@@ -48,14 +50,14 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
     Duration timeout = default_timeout();  // of each wait for the peers
     Duration heartbeat = default_heartbeat();
   };
-  /// TANDEM_COLLECTIVE_TIMEOUT_S, else 600 s. Throws a user error when it is no positive number.
+  /// Returns TANDEM_COLLECTIVE_TIMEOUT_S, else 600 s. Throws a user error if it is not a positive
+  /// number.
   [[nodiscard]] static Duration default_timeout();
   /// TANDEM_HEARTBEAT_S, else 5 s. Throws likewise.
   [[nodiscard]] static Duration default_heartbeat();
 
-  /// Blocks until all ranks of the job are connected. Both outlive the back end. Throws
-  /// Error(kPeer) naming the rank that did not come, Error(kRefused) when there is no address
-  /// space.
+  /// Blocks until all ranks of the job are connected. Loop and pool outlive the back end. Throws
+  /// Error(kPeer), which names the missing rank, or Error(kRefused) without address space.
   [[nodiscard]] static std::unique_ptr<ShmBackend> connect(EventLoop& loop, CpuPool& pool,
                                                            Options options);
 
@@ -107,7 +109,7 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
     std::int64_t first_element = 0;           // of this rank's part, as norms count
     Name name = "collective";
     GradientNorm norm;
-    // Found out as it goes:
+    // Set while the operation runs:
     std::uint64_t first_step = 0;
     std::size_t steps = 1;
     std::size_t step_bytes = 0;  // of each part
@@ -117,7 +119,7 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
     }
     [[nodiscard]] std::size_t part_begin(std::uint32_t rank) const noexcept;
     [[nodiscard]] std::size_t part_length(std::uint32_t rank) const noexcept;
-    /// From the beginning of what `rank` gives to its end.
+    /// Returns the size of the memory in which the parts given by `rank` lie.
     [[nodiscard]] std::size_t given_bytes(std::uint32_t rank, std::uint32_t world) const noexcept;
   };
 
@@ -137,11 +139,11 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
   Task<GradientNorm> reduce_parts(ReduceArguments arguments, std::size_t from_stride);
   Task<GradientNorm> merge(GradientNorm norm, ShmHeader header);
   Task<> exchange_small(std::size_t channel, ExchangeArguments arguments, ShmHeader header);
-  /// At most kExchangeBytes of every rank; take(rank, its payload) for each.
+  /// Exchanges at most kExchangeBytes of every rank; calls take(rank, payload) for each.
   template <class Take>
   Task<> exchange_payload(std::size_t channel, std::span<const std::byte> mine, ShmHeader header,
                           Take take);
-  /// Throws PeerLost when a peer's operand would not lie in its memory.
+  /// Throws PeerLost if a peer's operand does not lie in its arena.
   void check_operands(const Operation& op);
   [[nodiscard]] const std::byte* part_of(const Operation& op, std::uint32_t from, std::size_t step,
                                          std::size_t at) const;

@@ -1,11 +1,12 @@
-// actors/collectives/shm/shm_bootstrap.hpp — how the processes of one host find each other: a
-// socket between each two, over which each gives the other its arena.
+// actors/collectives/shm/shm_bootstrap.hpp — connects the processes of one host: a socket between
+// each two, through which they pass their arenas.
 //
-// Unix sockets in the abstract namespace: nothing in a file system, nothing that a network reaches.
-// Every user of the host sees such names, and can take those it guesses: each is made from the
-// job's secret. Both sides look first whether the other belongs to the same user, and hand over
-// memory to no other; the hello of each proves that it knows the secret. Afterwards a socket
-// carries single bytes (look up!), and its end says that the peer is gone. Blocks; of one thread.
+// Uses Unix sockets in the abstract namespace, which have no files and are not reachable from the
+// network. Every user of the host sees such names and could take one that it guesses, so each is
+// derived from the job's secret. Both sides first check that the other belongs to the same user,
+// and pass memory to no other; each hello proves that its sender knows the secret. Afterwards a
+// socket carries single bytes, which wake the peer, and its end means that the peer is gone.
+// Blocks; one thread.
 #pragma once
 
 #include <chrono>
@@ -32,11 +33,11 @@ struct ShmBootstrapOptions {
   std::chrono::steady_clock::duration timeout = std::chrono::seconds(300);
 };
 
-/// The name under which `rank` of the job is called, without the zero before it.
+/// Returns the name of the socket of `rank`, without the zero before it.
 [[nodiscard]] std::string shm_name(const std::string& job, std::uint32_t rank);
 
-/// A peer for each rank (at `rank` itself: none). Throws PeerLost naming the rank that did not
-/// come, Error(kPeer) for one that is not what it says.
+/// Returns a peer for each rank (at `rank` itself: none). Throws PeerLost, which names the missing
+/// rank, or Error(kPeer) for a peer that fails a check.
 [[nodiscard]] std::vector<ShmPeer> bootstrap_shm(const ShmBootstrapOptions& options,
                                                  ShmArena& arena);
 

@@ -1,15 +1,16 @@
-// actors/collectives/shm/shm_control.hpp — what ranks of one host say to each other in shared
+// actors/collectives/shm/shm_control.hpp — the counters and headers that a rank publishes in shared
 // memory: the first pages of each arena.
 //
-// Written by its rank alone, read by all. Counters only grow; a reader that sees a value sees all
-// that was written before it. Two channels, one for each sequence of operations.
+// Only its rank writes them, all ranks read them. Counters only grow; a reader that sees a value
+// also sees everything that was written before it. There are two channels, one for each sequence of
+// operations.
 //   arrived   operations this rank has begun: the header of the last is out
 //   staged    steps whose piece of an operand outside of the arena lies in the stage
 //   taken     steps in which this rank has read all it needs of its peers
-// The heart is a counter that the rank's loop moves on every so often, whatever else it does. With
-// it, the rank says whom it waits for, and what it heard of ranks of other hosts.
-// A header or exchanged payload of operation n stay until operation n + 2 begins: by then every
-// rank has begun n + 1, and so is done with n.
+// The heartbeat (`heart`) is a counter that the rank's loop advances regularly. With it the rank
+// publishes which ranks it awaits, and the waits of ranks on other hosts that it has received. The
+// header and exchanged payload of operation n stay until operation n + 2 begins: by then every rank
+// has begun n + 1, and so has finished n.
 #pragma once
 
 #include <array>
@@ -32,7 +33,7 @@ enum class ShmKind : std::uint32_t {
   kExchange,
 };
 
-/// An operation as its rank understands it.
+/// A rank's description of an operation, which the others compare with theirs.
 struct ShmHeader {
   ShmKind kind = ShmKind::kNone;
   std::uint32_t root = 0;   // of a broadcast
@@ -43,7 +44,7 @@ struct ShmHeader {
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;  // of the operand in the arena, if it is not staged
 
-  /// The same operation, wherever the operands lie.
+  /// Whether both describe the same operation; the operands may lie elsewhere.
   [[nodiscard]] bool agrees_with(const ShmHeader& other) const noexcept {
     return kind == other.kind && root == other.root && types == other.types &&
            number == other.number && phase == other.phase && bytes == other.bytes;

@@ -1,5 +1,5 @@
-// ShmSync's looks, twice in each heartbeat: it says that its rank lives and for whom it waits, and
-// looks at the others' hearts and at its deadlines.
+// ShmSync's ticks, twice per heartbeat period: advances this rank's heartbeat, publishes which
+// ranks it awaits, and checks the others' heartbeats and its own deadlines.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -38,7 +38,7 @@ void ShmSync::beat() {
   }
 }
 
-// A wait that is younger than a heartbeat holds up no rank.
+// A wait shorter than a heartbeat period does not count as holding up a rank.
 void ShmSync::say_own_waits(TimePoint now) noexcept {
   Awaited all = on_the_net_;
   for (const Channel& channel : channels_) {
@@ -58,8 +58,9 @@ void ShmSync::say_own_waits(TimePoint now) noexcept {
   control_.awaited[name_of(rank())].store(all.packed(), std::memory_order_relaxed);
 }
 
-// The back end of all ranks looks at what groups judge by, and at the sockets, which tell of a rank
-// that gave up also while no operation here has had to wait. A group's looks at what ends it.
+// The back end of all ranks stores the waits that groups use, and checks the sockets, so that it
+// notices a rank that aborted also while no operation waits here. A group's back end checks for
+// failures of the run.
 void ShmSync::look_at_run() {
   if (options_.run_waits) {
     watch_sockets();
@@ -85,7 +86,7 @@ void ShmSync::say_awaited(std::uint32_t name, Awaited awaited) noexcept {
   }
 }
 
-// The rank with the same local rank knows about one of another host.
+// For a rank of another host, the rank of this host with its local rank has the newest information.
 Awaited ShmSync::awaited(std::uint32_t name) const noexcept {
   if (name >= ShmControl::kRanksMax) {
     return {};
@@ -98,10 +99,10 @@ Awaited ShmSync::awaited(std::uint32_t name) const noexcept {
   return said;
 }
 
-// The first look may find a beat from before the stop, the second finds none, the third is certain:
-// with two looks to a heartbeat that is one and a half.
-// The heart of a rank that computes outside of its loop stands still as well: only the kernel knows
-// that a process is stopped.
+// The first tick may find a heartbeat from before the stop, the second finds none, the third is
+// certain: with two ticks per heartbeat period that is one and a half periods. The heartbeat of a
+// rank that computes outside of its loop stands still as well: only the kernel knows that a process
+// is stopped.
 void ShmSync::look_at_hearts(TimePoint now) {
   for (std::uint32_t rank = 0; rank < world(); ++rank) {
     Peer& peer = peers_[rank];

@@ -208,8 +208,8 @@ bool ShmSync::poll() noexcept {
   return end_waits();
 }
 
-// Says which ranks it waits for, then looks again: a peer that reached its value before it could
-// read that is seen here.
+// Publishes which ranks it awaits, then checks their counters again: a peer that reached its value
+// before it could read that is found here.
 bool ShmSync::poll_before_sleep() noexcept {
   asleep_ = true;
   for (;;) {
@@ -293,8 +293,8 @@ void ShmSync::on_readable(std::uint32_t peer) noexcept {
   }
 }
 
-// The cause that a peer wrote down before its end comes first: it knows better which rank is at
-// fault.
+// A cause that a peer published before its end counts first, because the peer knows better which
+// rank is at fault.
 void ShmSync::look_at_peers() noexcept {
   for (std::uint32_t peer = 0; peer < world() && !broken_; ++peer) {
     const ShmControl& control = of(peer);

@@ -1,24 +1,23 @@
-// actors/collectives/shm/shm_sync.hpp — waiting for ranks of this host, and learning that one is
-// gone.
+// actors/collectives/shm/shm_sync.hpp — waits for ranks of this host, and notices those that died.
 //
-// A wait looks at counters in shared memory while the loop is awake (it spins where that pays);
-// before the loop sleeps, the rank says so in shared memory, and the peer that then makes progress
-// sends a byte through the socket between the two.
-// Failure: a peer's socket at its end without a good-bye, a peer that aborted, one that left while
-// it is still needed, a wait over its deadline, ranks at different operations. The first of these
-// breaks the synchronisation permanently: every wait ends with PeerLost, and the peers are told the
-// failed_rank and the cause, so that they name it and not this rank.
-// A peer's words are read once, in a copy, and are not trusted to lie within their bounds.
-// Time: twice in each heartbeat a rank moves its heart on, says whom it waits for, says once which
-// peer it waits for is stopped (its heart stands still and the kernel calls its process stopped),
-// and looks at its deadlines. Time in which this rank was itself stopped, or its host slept, counts
-// to none; each look has one time.
-// A deadline names the rank that the waits lead to: the awaited peer may wait for another one, and
-// that for one of another host (awaited.hpp). One of another host is named by its own host first,
-// which knows more of it, unless that takes longer than kDeadlineGrace. Waits of groups, and of the
-// run where this is a group's, count alike (group_waits.hpp).
+// A wait polls counters in shared memory while the loop is awake (it spins if that pays). Before
+// the loop sleeps, the rank publishes that, and the awaited peer sends a byte through their socket
+// when it makes progress.
+// Failure: a socket that closes without a goodbye, a peer that aborted, one that left while it is
+// still needed, a wait over its deadline, ranks at different operations. The first failure is
+// permanent: every wait ends with PeerLost, and the peers receive failed_rank and the cause, so
+// that they name it and not this rank. A peer's shared words are copied once, and the copy is
+// checked.
+// Time: twice per heartbeat period, at a tick, a rank advances its heartbeat, publishes which ranks
+// it awaits, reports once if an awaited peer is stopped (its heartbeat stands still and the kernel
+// reports the process as stopped), and checks its deadlines. No deadline counts time in which this
+// rank was stopped or its host slept; each tick reads the clock once. A deadline names the rank at
+// the end of the waits: the awaited peer may wait for another one, and that for one of another host
+// (awaited.hpp). A rank of another host is named by its own host first, which knows more of it,
+// unless that takes longer than kDeadlineGrace. Waits of groups, and of the run if this belongs to
+// a group, are followed, too (group_waits.hpp).
 // Thread rule: the loop's thread.
-// Cancel rule: a wait lasts until it is through or the ShmSync breaks (fail()).
+// Cancel rule: a wait lasts until its condition holds or the ShmSync has failed (fail()).
 #pragma once
 
 #include <array>
@@ -65,7 +64,7 @@ class ShmSync final : private Poller {
   /// `control` lies at the beginning of this rank's arena, whose mapping is its own entry in
   /// `peers`, without a socket.
   ShmSync(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers, Options options);
-  /// Says good-bye. No wait is under way.
+  /// Says goodbye to the peers. No wait may be under way.
   ~ShmSync();
   ShmSync(const ShmSync&) = delete;
   ShmSync& operator=(const ShmSync&) = delete;
@@ -74,7 +73,7 @@ class ShmSync final : private Poller {
   [[nodiscard]] std::uint32_t world() const noexcept {
     return static_cast<std::uint32_t>(peers_.size());
   }
-  /// By which failures name a rank: its number among the ranks of all hosts.
+  /// Returns a rank's number among all ranks, by which failures name it.
   [[nodiscard]] std::uint32_t name_of(std::uint32_t rank) const noexcept {
     return options_.first_rank + rank;
   }
@@ -92,28 +91,28 @@ class ShmSync final : private Poller {
   /// Begins the channel's next operation: publishes `header`, waits until all ranks have begun
   /// theirs, and compares.
   Task<> arrive(std::size_t channel, ShmHeader header);
-  /// The number of the channel's operation under way, of those that arrived; its header and words
-  /// lie at number % 2.
+  /// Returns the number of the channel's operation under way; its header and payload lie at number
+  /// % 2.
   [[nodiscard]] std::uint64_t sequence(std::size_t channel) const noexcept {
     return channels_[channel].sequence;
   }
-  /// As it was when the ranks' headers were compared; of a peer.
+  /// Returns a peer's header, as it was when the ranks' headers were compared.
   [[nodiscard]] const ShmHeader& header_of(std::uint32_t peer, std::size_t channel) const noexcept {
     return channels_[channel].of_peers[peer];
   }
-  /// Ends the channel's operation because `peer` gives an operand that is not in its memory.
+  /// Ends the channel's operation because `peer` announced an operand outside of its arena.
   [[noreturn]] void refuse_operand(std::size_t channel, std::uint32_t peer);
 
   /// Ends the channel's operation.
   void finish(std::size_t channel) noexcept;
 
-  /// This rank's counter; wakes the peers that sleep.
+  /// Sets this rank's counter and wakes the peers that sleep.
   void publish(std::size_t channel, std::size_t counter, std::uint64_t value) noexcept;
   /// Waits until the counter of every peer has reached `value`. One wait per channel at a time.
   Task<> all_reach(std::size_t channel, std::size_t counter, std::uint64_t value);
 
-  /// Breaks the synchronisation because of the rank of that name, here and at all peers; the first
-  /// cause counts.
+  /// Fails the synchronisation, here and at all peers, because of the rank with that number; the
+  /// first cause counts.
   void fail(std::uint32_t failed_rank, const std::string& cause) noexcept;
   [[nodiscard]] bool is_broken() const noexcept { return broken_.has_value(); }
   struct Broken {
@@ -122,18 +121,19 @@ class ShmSync final : private Poller {
   };
   [[nodiscard]] const std::optional<Broken>& broken() const noexcept { return broken_; }
 
-  /// Asked at each look from now on, and said like this rank's own waits: for whom it has waited at
-  /// least that long in what is no wait here. Empty: not any more.
+  /// Sets a function that is called at each tick: it returns the ranks that this rank has awaited
+  /// for at least that long outside of this object, which are published with its own waits. Empty:
+  /// none.
   void ask_for_waits(std::function<Awaited(Duration at_least)> waits) {
     other_waits_ = std::move(waits);
   }
-  /// As HostLevel's.
+  /// The functions of HostWaits.
   void say_awaited(std::uint32_t rank, Awaited awaited) noexcept;
   [[nodiscard]] Awaited awaited(std::uint32_t rank) const noexcept;
 
-  /// Watches from now on for peers that die or abort, also while no wait is under way.
+  /// Makes it notice peers that die or abort also while no wait is under way.
   void watch_sockets();
-  /// The peer has left, or its process is gone.
+  /// Whether the peer has left or its process has ended.
   [[nodiscard]] bool has_ended(std::uint32_t peer) const noexcept { return peers_[peer].ended; }
 
  private:
@@ -143,7 +143,7 @@ class ShmSync final : private Poller {
     std::uint64_t notified = 0;  // the sleep of its that was ended from here
     bool ended = false;
     pid_t process = 0;  // 0: unknown
-    // The looks saw:
+    // Seen at the last ticks:
     std::uint64_t heart = 0;
     TimePoint moved;           // when it had
     bool is_silent = false;    // for kSilentAfter heartbeats
@@ -180,7 +180,7 @@ class ShmSync final : private Poller {
   void detect_exits() noexcept;
   void beat();
   void arm_timer();
-  // All of one look:
+  // The steps of one tick:
   void say_own_waits(TimePoint now) noexcept;
   void look_at_hearts(TimePoint now);
   void look_at_run();
@@ -190,7 +190,7 @@ class ShmSync final : private Poller {
   [[nodiscard]] bool is_here(std::uint32_t name) const noexcept {
     return name - options_.first_rank < world();
   }
-  /// For readers who know of no group.
+  /// Returns the rank's number in the run, for readers outside of the group.
   [[nodiscard]] std::uint32_t in_run(std::uint32_t rank) const noexcept {
     return options_.group_waits ? options_.group_waits->in_run(name_of(rank)) : name_of(rank);
   }
@@ -210,7 +210,7 @@ class ShmSync final : private Poller {
   std::function<Awaited(Duration at_least)> other_waits_;
   Timer timer_{*this};
   AwakeTime awake_;
-  std::shared_ptr<ShmSync*> self_;  // of handlers that the reactor still holds
+  std::shared_ptr<ShmSync*> self_;  // of handlers that the reactor still owns
 };
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// actors/kernels/update/adam_rule-inl.hpp — Adam's rule per element, for the frames of
-// update-inl.hpp and its kin; compiled once per SIMD target.
+// actors/kernels/update/adam_rule-inl.hpp — Adam's rule per element, for the update loops
+// (update-inl.hpp and the others); compiled once per SIMD target.
 // Invariant: one IEEE operation after the other as optimizer_step.hpp writes them, none fused.
 #if defined(TANDEM_ACTORS_KERNELS_ADAM_RULE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_ADAM_RULE_INL

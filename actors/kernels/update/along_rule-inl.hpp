@@ -1,5 +1,5 @@
 // actors/kernels/update/along_rule-inl.hpp — the rule of a step along a direction (LAMB, Muon), for
-// the frames of update-inl.hpp and its kin; compiled once per SIMD target.
+// the update loops (update-inl.hpp and the others); compiled once per SIMD target.
 // Invariant: one IEEE operation after the other as optimizer_step.hpp writes them, none fused.
 #if defined(TANDEM_ACTORS_KERNELS_ALONG_RULE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_ALONG_RULE_INL
@@ -23,7 +23,7 @@ struct AlongRule {
   static constexpr std::size_t kStates = 0;
   AlongStep s;
 
-  /// The direction lies where the gradient was, and is scaled as one.
+  /// The direction has replaced the gradient in memory, and is scaled like it.
   [[nodiscard]] HWY_INLINE float gradient_scale() const { return s.rate; }
 
   HWY_INLINE VF32 operator()(F32 d, VF32 p, VF32 move, VF32&, VF32&) const {

@@ -1,5 +1,5 @@
-// actors/kernels/update/direction.hpp — the first half of an update that needs more than its
-// element (LAMB, Muon): moments move on, and a direction is written where the gradient was.
+// actors/kernels/update/direction.hpp — the first half of updates that depend on a whole tensor
+// (LAMB, Muon): updates the moments, and overwrites the gradient with a direction.
 //
 // gradient (fp32) -> times gradient_scale -> moments in place -> direction u, element by element:
 //
@@ -10,15 +10,14 @@
 //   Muon   m' = momentum * m + (1 - momentum) * g
 //          u  = nesterov ? (1 - momentum) * g + momentum * m' : m'
 //
-// The work between this and the second half (an AlongStep of optimizer_step.hpp) is the caller's:
+// The caller does the work between this and the second half (an AlongStep of optimizer_step.hpp):
 // LAMB's trust ratio is clamp(|p| / |u|), 1 where either norm is 0; Muon orthogonalises u, matrix
-// by matrix (orthogonalize.hpp).
-// LAMB: You et al. 2020 in the form of DeepSpeed's FusedLamb, whose ratio knows no bias correction
-// (that multiplies the learning rate). Muon: Jordan 2024, in the form of DeepSpeed, whose momentum
-// is an average.
+// by matrix (orthogonalize.hpp). LAMB: You et al. 2020 in the form of DeepSpeed's FusedLamb, whose
+// ratio knows no bias correction (that multiplies the learning rate). Muon: Jordan 2024, in the
+// form of DeepSpeed, whose momentum is an average.
 // Invariant: same bits for every SIMD target, chunking and number of ranks, as optimizer_step.hpp.
-// A tensor's squares are summed in double over what lies between two multiples of kNormBlock of the
-// shard, and these sums exactly; shards begin at such multiples.
+// A tensor's squares are summed in double within each norm tile of the shard, and these sums
+// exactly; shards begin at tiles.
 #pragma once
 
 #include <cstddef>
@@ -52,41 +51,42 @@ struct MuonDirection {
   bool nesterov = true;
 };
 
-/// Nothing: the range's update needs no direction, and its gradient stays as it is.
+/// monostate: the range's update needs no direction, and its gradient is not changed.
 using DirectionStep = std::variant<std::monostate, LambDirection, MuonDirection>;
 
 [[nodiscard]] DirectionStep direction_step(const UpdateConfig& config, double gradient_scale);
 
-/// The part of a range that lies in one chunk; what a pass finds there.
+/// The part of a range in one chunk, with a pass's sums of squares.
 struct DirectionPiece {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::size_t range = 0;  // of the unit
-  // LAMB: of the weights before the update and of the direction. Muon: add_squares() fills in the
+  // LAMB: of the weights before the update, and of the direction. Muon: add_squares() sets the
   // second.
   ExactSum weights;
   ExactSum directions;
 };
 
-/// The direction of one unit's shard.
+/// The memory and the pieces of one unit's direction.
 struct Direction {
   float* values = nullptr;  // the unit's gradient, which it overwrites
   std::vector<DirectionPiece> pieces;
 
-  /// `ranges` of the unit, cut at the multiples of `chunk_elements`, itself one of kNormBlock.
+  /// Cuts the unit's `ranges` at multiples of `chunk_elements`, which is a multiple of kNormBlock.
   [[nodiscard]] static Direction of(std::span<const UpdateRange> ranges, float* values,
                                     std::size_t chunk_elements);
 };
 
-/// The pass over the elements [begin, end), both chunk boundaries or the shard's end. `steps`:
-/// [UpdateRange::group]. Any thread; disjoint ranges may run at the same time.
+/// Runs the first half for the elements [begin, end); both are chunk boundaries or the shard's end.
+/// `steps`: [UpdateRange::group]. Any thread; disjoint ranges may run at the same time.
 void write_direction(const UpdatedUnit& unit, const DirectionStep* steps, Direction& direction,
                      std::size_t begin, std::size_t end);
 
-/// piece.directions = the sum of squares of the direction's values there. Any thread, pieces apart.
+/// Sets piece.directions to the sum of squares of the direction there. Any thread; different pieces
+/// may run at the same time.
 void add_squares(const Direction& direction, DirectionPiece& piece);
 
-/// LAMB's ratio of a tensor, from the sums of squares of all of it.
+/// Returns LAMB's ratio of a tensor, from the sums of squares of the whole tensor.
 [[nodiscard]] double trust_ratio(const UpdateConfig& config, const ExactSum& weights,
                                  const ExactSum& direction) noexcept;
 

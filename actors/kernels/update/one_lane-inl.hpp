@@ -1,10 +1,11 @@
 // actors/kernels/update/one_lane-inl.hpp — vectors of one lane: those of Highway's operations that
 // the rules and the layouts use, for one number at a time, in C++17, on the host and on a GPU.
 //
-// So adam_rule-inl.hpp and its kin are written once: included behind hwy/highway.h they are vectors
-// of the CPU, included behind this they are a thread of a GPU. A source has the one or the other.
+// So the rules (adam_rule-inl.hpp and the others) are written once: included after hwy/highway.h
+// they compute with the CPU's vectors, included after this file with one thread of a GPU. A source
+// includes only one of the two.
 // Invariant: each operation is the IEEE one, rounded once; none is fused with the next, and
-// denormals are kept. (What a NaN's digits are is the processor's affair.)
+// denormals are kept. (A NaN's payload depends on the processor.)
 #pragma once
 
 #ifdef HWY_TARGET

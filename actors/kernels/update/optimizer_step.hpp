@@ -23,21 +23,21 @@
 //             p' = p - lr * (g / (sqrt(v') + eps))
 //   LAMB, Muon
 //             p' = p - (rate * u + decay * p)
-//             where u is the direction that direction.hpp has found before, in the gradient's
-//             place; LAMB: rate = lr * sqrt(1 - beta2^t) / (1 - beta1^t) * trust ratio, decay = 0
+//             where u is the direction that direction.hpp has written over the gradient;
+//             LAMB: rate = lr * sqrt(1 - beta2^t) / (1 - beta1^t) * trust ratio, decay = 0
 //             Muon: rate = lr * clip coefficient, decay = lr * weight_decay
 //
 // Adam: Kingma & Ba 2015, Loshchilov & Hutter 2019; the operations in the order of DeepSpeed's
-// CPUAdam; (1 - beta2) * g comes first, as g * g may overflow where v' does not. SGD: as
-// torch.optim.SGD. Lion: Chen et al. 2023; sign(0) is 0: what has no gradient (padding, an
-// embedding's unused rows) stays where it is. DeepSpeed's CPULion moves it by lr.
+// CPUAdam; (1 - beta2) * g comes first, because g * g may overflow where v' does not. SGD: as
+// torch.optim.SGD. Lion: Chen et al. 2023; sign(0) is 0, so elements without a gradient (padding,
+// an embedding's unused rows) do not change. DeepSpeed's CPULion changes them by lr.
 //
 // Invariant: same bits for every SIMD target, thread count, chunking and alignment: each element
-// takes the same IEEE operations wherever it stands, each rounded once, none fused. There is no
-// fused multiply-add: emulated targets lack it, it buys no speed (memory and the divider are the
-// limits) and its gain in accuracy is far below what fp32 state costs anyway. Denormals are kept,
-// and NaN stays NaN.
-// C++17, for nvcc as well, as what it includes and what lies above it up to update_pass.hpp.
+// takes the same IEEE operations at every position, each rounded once, none fused. There is no
+// fused multiply-add: emulated targets lack it, it would not be faster (memory and the divider are
+// the limits), and it would gain less accuracy than fp32 state loses. Denormals are kept, and NaN
+// stays NaN. C++17, for nvcc as well, like its includes and the files up to update_pass.hpp that
+// include it.
 #pragma once
 
 #include <array>
@@ -53,8 +53,8 @@ namespace tandem {
 
 enum class OptimizerKind : std::uint8_t { kAdam, kSgd, kLion, kAdagrad, kLamb, kMuon };
 
-/// An element's update depends on the other elements of its tensor: a pass of its own finds the
-/// direction first (direction.hpp).
+/// Whether an element's update depends on the other elements of its tensor: then a separate pass
+/// computes the direction first (direction.hpp).
 [[nodiscard]] constexpr bool updates_jointly(OptimizerKind kind) noexcept {
   return kind == OptimizerKind::kLamb || kind == OptimizerKind::kMuon;
 }
@@ -84,8 +84,8 @@ struct UpdateConfig {
   std::uint64_t seed = 0;        // of stochastic rounding, in layouts that have it
 };
 
-/// Arrays of state beside the master: Adam and LAMB 2, Lion and Adagrad 1, SGD 1 (0 without
-/// momentum); Muon 2, of which its matrices use the first. They begin as zeros.
+/// Returns the number of state arrays beside the master: Adam and LAMB 2, Lion and Adagrad 1, SGD 1
+/// (0 without momentum); Muon 2, of which its matrices use the first. They start as zeros.
 [[nodiscard]] std::size_t state_arrays(const UpdateConfig& config) noexcept;
 
 // The constants of one step, computed in double and rounded once.
@@ -153,7 +153,7 @@ struct AdagradStep {
   }
 };
 
-/// Along a direction that lies where the gradient was.
+/// A step along a direction, which has replaced the gradient in memory.
 struct AlongStep {
   float rate = 0.0F;
   float decay = 0.0F;
@@ -166,8 +166,9 @@ struct UpdateStep {
   std::variant<AdamStep, SgdStep, LionStep, AdagradStep, AlongStep> rule;
   std::uint64_t rounding_bits = 0;  // of seed and step
 
-  /// `step` counts applied steps from 1; `gradient_scale` is unscale x clip; for a direction it
-  /// is the factor beside the learning rate (LAMB's trust ratio, Muon's clip coefficient).
+  /// `step` counts applied steps from 1; `gradient_scale` is the product of unscaling and clipping;
+  /// for a direction it is a factor of the learning rate (LAMB's trust ratio, Muon's clip
+  /// coefficient).
   static UpdateStep make(const UpdateConfig& config, std::int64_t step, double gradient_scale);
 
   /// kLamb stands for Muon, too.
@@ -180,8 +181,8 @@ struct UpdateStep {
   }
 };
 
-/// Where an update reads when that is not where it writes; a null array is updated in place. None
-/// overlaps an array of UpdateBuffers.
+/// The arrays that an update reads if it does not write them; a null array is updated in place.
+/// None overlaps an array of UpdateBuffers.
 struct UpdateSource {
   const void* master = nullptr;
   const void* state[2] = {nullptr, nullptr};
@@ -205,25 +206,24 @@ struct UpdateBuffers {
   void* weight = nullptr;  // the model weight: the new master, rounded to nearest even; null: none
   DType weight_type = DType::kF32;  // a gradient of 16 bits comes with a weight of its type
   StateLayout layout = StateLayout::kFp32;
-  // The first element's place in the model: stochastic rounding counts from there.
+  // The first element's position in the model, on which stochastic rounding depends.
   std::uint64_t position = 0;
   UpdateSource from;  // never written: an update out of place can be dropped, or done again
 
-  /// The weight holds half of each master.
+  /// Whether the weight is the upper half of each master.
   [[nodiscard]] bool weight_is_half() const noexcept {
     return layout != StateLayout::kFp32 && weight != nullptr;
   }
-  /// The masters themselves, where they are not split.
+  /// Returns the masters; null if they are split.
   [[nodiscard]] float* whole_master() const noexcept {
     return weight_is_half() ? nullptr : static_cast<float*>(master);
   }
 };
 
-/// Updates the elements [begin, end). Any thread; disjoint ranges may run at the same time,
-/// neighbours included. The written weights may be read by another thread after the usual hand-over
-/// (non-temporal stores are fenced here).
-/// kInt8: `begin` is a multiple of kStateBlock, `end` too or the shard's end (the rest of its block
-/// is padding).
+/// Updates the elements [begin, end). Any thread; disjoint ranges may run at the same time, also
+/// adjacent ones. Another thread may read the written weights after the usual synchronisation
+/// (non-temporal stores are fenced here). kInt8: `begin` is a multiple of kStateBlock, `end` too or
+/// the shard's end (the rest of its scale group is padding).
 void apply_update(const UpdateStep& step, const UpdateBuffers& buffers, std::size_t begin,
                   std::size_t end);
 

@@ -1,6 +1,6 @@
 // actors/kernels/update/packed-inl.hpp — vectors of split masters, of bf16 moments and of 8-bit
-// codes, and the random bits of their rounding; what the bits mean stands in state_layout.hpp.
-// Compiled once per SIMD target, and for one lane.
+// codes, and the random bits of their rounding; state_layout.hpp says what the bits mean. Compiled
+// once per SIMD target, and for one lane.
 // Invariant: integer operations and exact floating-point ones only, lane by lane, so no result
 // depends on the width.
 #if defined(TANDEM_ACTORS_KERNELS_PACKED_INL) == defined(HWY_TARGET_TOGGLE)
@@ -64,7 +64,7 @@ HWY_INLINE hn::Mask<U32> split_bits(VU32 bits, VU32& sum) {
   return tie;
 }
 
-/// The same where a tie gives a unit away instead of being remembered; `bits` has the remainder.
+/// The same, but a tie is changed by one unit instead of being stored; `bits` gets the remainder.
 HWY_INLINE void split_bits_near(VU32& bits, VU32& sum) {
   const U32 d;
   const auto tie = is_tie(bits);
@@ -82,8 +82,8 @@ HWY_INLINE VF32 join_master(VU32 halves, VU32 ties) {
   return hn::BitCast(F32(), hn::Add(hn::Xor(halves, hn::Set(d, 0x8000)), ties));
 }
 
-/// Ties of a split master on their way: out of the sign of the moment that has them, and back into
-/// it.
+/// Take the ties of a split master out of the sign of the moment that stores them, and put them
+/// back.
 HWY_INLINE VU32 take_ties(VF32& moment) {
   const U32 d;
   const auto ties = hn::BitCast(d, hn::BroadcastSignBit(hn::BitCast(I32(), moment)));
@@ -107,7 +107,7 @@ struct RoundingBits {
   HWY_INLINE RoundingBits(std::uint32_t key, std::uint64_t position)
       : first(key + static_cast<std::uint32_t>(position) * kStep) {}
 
-  /// As if the position were `elements` further on.
+  /// Returns the bits for a position that is `elements` higher.
   [[nodiscard]] HWY_INLINE RoundingBits from(std::size_t elements) const {
     RoundingBits moved = *this;
     moved.first += static_cast<std::uint32_t>(elements) * kStep;
@@ -121,7 +121,7 @@ struct RoundingBits {
     const std::uint32_t scalar = first + static_cast<std::uint32_t>(i) * kStep;
     return hn::Add(hn::Set(d, scalar), hn::Mul(hn::Iota(d, 0), hn::Set(d, kStep)));
   }
-  /// The bits of the vector that `unmixed` is at; moves it on to the one behind.
+  /// Returns the bits of the vector at `unmixed`, and advances `unmixed` to the next vector.
   [[nodiscard]] static HWY_INLINE VU32 next(VU32& unmixed) {
     const U32 d;
     const auto random = mixed_bits(d, unmixed);
@@ -145,9 +145,9 @@ HWY_INLINE VU32 bits_of_array(VU32 rounding_bits) {
 /// Bits of the greatest magnitude that is rounded: bf16's greatest number is the next one.
 inline constexpr std::uint32_t kGreatestRounded = 0x7f7effff;
 
-/// fp32 -> bf16 bits in the upper halves, up with the probability of what is cut off. From bf16's
-/// greatest number on nothing is rounded: no number becomes infinity, infinity and NaN (quiet, as
-/// arithmetic leaves it) stay what they are.
+/// fp32 -> bf16 bits in the upper halves, rounded up with a probability equal to the fraction that
+/// is cut off. From bf16's greatest number on nothing is rounded: no number becomes infinity;
+/// infinity and NaN (quiet, as arithmetic leaves it) stay.
 HWY_INLINE VU32 round_to_bf16(VF32 value, VU32 random16) {
   const U32 d;
   const auto bits = hn::BitCast(d, value);
@@ -155,7 +155,7 @@ HWY_INLINE VU32 round_to_bf16(VF32 value, VU32 random16) {
   return hn::Add(bits, hn::IfThenZeroElse(keeps, random16));
 }
 
-/// The same for what is never negative: above 0 stays above 0.
+/// The same for values that are never negative: a value above 0 stays above 0.
 HWY_INLINE VU32 round_to_bf16_above_zero(VF32 value, VU32 random16) {
   const U32 d;
   const auto positive = above(hn::BitCast(d, value), 0);
@@ -186,8 +186,8 @@ struct Code {
     return static_cast<std::uint8_t>(exponent > 254 ? 254 : exponent);
   }
 
-  /// Whether the code of every magnitude from `least` on, in a block with this exponent, is an
-  /// ordinary one: not below the code 1, nor above the greatest.
+  /// Whether every magnitude from `least` on, in a scale group with this exponent, has an ordinary
+  /// code: neither below the code 1 nor above the greatest.
   static HWY_INLINE bool is_ordinary(std::uint8_t scale, std::uint32_t least) {
     return scale < 254 && least >= (base(scale) + 1) << 20;
   }
@@ -211,8 +211,9 @@ struct Code {
     return hn::BitCast(F32(), hn::IfThenElse(is_zero, bits, hn::Add(bits, first)));
   }
 
-  /// The code: up with the probability of what is cut off. Below the code 1: signed, 1 or 0 by the
-  /// same rule; else 1, unless it is 0. kOrdinary: where is_ordinary() said so.
+  /// Returns the code, rounded up with a probability equal to the fraction that is cut off. Below
+  /// the code 1: if signed, 1 or 0 by the same rule; else 1, unless the value is 0. kOrdinary:
+  /// is_ordinary() was true.
   template <bool kOrdinary>
   static HWY_INLINE VU32 of(VF32 value, VU32 random16, std::uint8_t scale) {
     const F32 df;

@@ -1,8 +1,8 @@
-// actors/kernels/update/rounding_key.hpp — which random bits belong to which position: the
-// rounding's keys. C++17, for nvcc as well.
+// actors/kernels/update/rounding_key.hpp — the keys of stochastic rounding, which map positions to
+// random bits. C++17, for nvcc as well.
 //
-// An element's 32 random bits are made of a key and the lower half of its position in the model
-// (packed-inl.hpp); the upper half is in the key, with seed and step.
+// An element's 32 random bits are computed from a key and the lower half of its position in the
+// model (packed-inl.hpp); the key contains the upper half, the seed and the step.
 // Invariant: chunks, ranks and processors change no bit.
 #pragma once
 
@@ -20,8 +20,8 @@ inline std::uint64_t mixed(std::uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// each(key, first, count) for the parts of [begin, end) that have one key; `position`: of element
-/// 0.
+/// Calls each(key, first, count) for the parts of [begin, end) with the same key; `position`: that
+/// of element 0.
 template <class Each>
 void for_rounding_keys(std::uint64_t rounding_bits, std::uint64_t position, std::size_t begin,
                        std::size_t end, Each each) {

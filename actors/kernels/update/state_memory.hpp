@@ -1,9 +1,9 @@
-// actors/kernels/update/state_memory.hpp — the bytes of master and moments per layout, where they
-// lie, and their way from and to fp32: for the code that allocates, plans, loads and saves them.
+// actors/kernels/update/state_memory.hpp — sizes and addresses of master and moments per layout,
+// and their conversion from and to fp32, for the code that allocates, plans, loads and saves them.
 // state_layout.hpp says what the bits mean.
 //
-// Invariant: read after write gives back the same values where the layout is exact, and for moments
-// in any layout when the values came from a read; so a checkpoint in fp32 resumes bit by bit.
+// Invariant: reading after writing returns the same values if the layout is exact, and for moments
+// in any layout if the values came from a read; so a checkpoint in fp32 resumes bit by bit.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,16 @@
 
 namespace tandem {
 
-/// Empty, or why an optimizer's state cannot lie so beside weights of this type; a part of a
-/// message to the user.
+/// Returns why an optimizer's state cannot have this layout beside weights of this type, as a part
+/// of a message to the user; empty if it can.
 [[nodiscard]] std::string_view why_unsupported(OptimizerKind kind, StateLayout layout,
                                                DType weight) noexcept;
 [[nodiscard]] inline bool supports(OptimizerKind kind, StateLayout layout, DType weight) noexcept {
   return why_unsupported(kind, layout, weight).empty();
 }
 
-/// Arrays of state begin at multiples of these: in memory, and in a file that is read past the page
-/// cache.
+/// Arrays of state begin at multiples of these: in memory, and in a file that is read without the
+/// page cache.
 inline constexpr std::size_t kStateAlignment = 64;
 inline constexpr std::size_t kFileStateAlignment = 4096;
 
@@ -52,19 +52,19 @@ void place_state(UpdateBuffers& buffers, StateLayout layout, const UpdateConfig&
                  DType weight, std::size_t elements, std::byte* memory,
                  std::size_t alignment = kStateAlignment) noexcept;
 
-/// The source of an update that writes another set of buffers: these.
+/// Returns these buffers as the source of an update that writes another set.
 [[nodiscard]] UpdateSource source_of(const UpdateBuffers& buffers) noexcept;
 
 // Elements [begin, end) of a shard; values[0] is of `begin`. Any thread; no update of them may run.
-// A split master has its ties where state[0] or, if there are two, state[1] has them: write_state()
-// keeps them, so the order is free.
+// A split master's ties are stored in state[0] or, if there are two arrays, in state[1].
+// write_state() keeps them, so master and state may be written in any order.
 
 /// Sets the master, and the weight that is cast from it.
 void write_master(const UpdateBuffers& buffers, const float* values, std::size_t begin,
                   std::size_t end);
 void read_master(const UpdateBuffers& buffers, float* values, std::size_t begin, std::size_t end);
 
-/// Moments; rounded to the nearest. kInt8: `begin` is a multiple of kStateBlock, `end` too or the
+/// Sets a moment, rounded to nearest. kInt8: `begin` is a multiple of kStateBlock, `end` too or the
 /// shard's end.
 void write_state(const UpdateBuffers& buffers, std::size_t array, const float* values,
                  std::size_t begin, std::size_t end);

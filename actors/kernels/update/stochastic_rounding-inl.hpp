@@ -1,5 +1,5 @@
-// actors/kernels/update/stochastic_rounding-inl.hpp — a mixer of 32 bits in vectors, which all
-// rounding_bits of a position is drawn with; compiled once per SIMD target, and for one lane.
+// actors/kernels/update/stochastic_rounding-inl.hpp — a 32-bit mixer on vectors, which computes the
+// random bits of a position; compiled once per SIMD target, and for one lane.
 //
 // Invariant: lane by lane, so no bit depends on the vector's width.
 #if defined(TANDEM_ACTORS_KERNELS_UPDATE_STOCHASTIC_ROUNDING_INL) == defined(HWY_TARGET_TOGGLE)

@@ -1,5 +1,5 @@
-// actors/kernels/update/update-inl.hpp — the frame that all optimizers share: load, unscale and
-// clip, the optimizer's rule, store, cast to the model weight; compiled once per SIMD target.
+// actors/kernels/update/update-inl.hpp — the update loop that all optimizers share: load, unscale
+// and clip, the optimizer's rule, store, cast to the model weight; compiled once per SIMD target.
 //
 // Included by the rules' sources after hwy/highway.h and hwy/cache_control.h, inside their
 // foreach_target passes (hence no #pragma once). A rule is a struct of constants with
@@ -29,8 +29,8 @@ namespace tandem::HWY_NAMESPACE {
 using F32 = hn::ScalableTag<float>;
 using VF32 = hn::Vec<F32>;
 
-/// Where a range's first element lies in each array. In place, an array and its source are the
-/// same.
+/// The addresses of a range's first element in each array. In place, an array and its source are
+/// the same.
 template <class Gradient, class Weight>
 struct UpdateArrays {
   const Gradient* gradient;
@@ -43,9 +43,9 @@ struct UpdateArrays {
 
 struct NoWeight {};
 
-/// The stores that are non-temporal. They spare the read of a line that is only written, and need
-/// whole, aligned vectors: the weight's always, those of master and state where they are not
-/// updated in place. kState: the master is.
+/// Which stores are non-temporal. Such stores do not read a line that is only written, and need
+/// whole, aligned vectors. They are used for the weight always, for master and state if they are
+/// not updated in place. kState: the master is updated in place.
 enum class Stream : std::uint8_t { kNone, kWeight, kState, kAll };
 
 template <bool kStream>
@@ -153,7 +153,7 @@ HWY_INLINE bool aligned(const void* array) {
   return reinterpret_cast<std::uintptr_t>(array) % 64 == 0;
 }
 
-/// Every array of state lies elsewhere than its source and takes aligned stores.
+/// Whether every array of state differs from its source and is aligned.
 template <class Rule, class Gradient, class Weight>
 bool streams_state(const UpdateArrays<Gradient, Weight>& a) {
   bool all = true;
@@ -208,8 +208,8 @@ void update_typed_gradient(const Rule& rule, const UpdateBuffers& b, std::size_t
   }
 }
 
-/// Updates `count` elements from `begin` on by the rule. Nothing is rounded stochastically: the
-/// third argument is for the other layouts' frames.
+/// Updates `count` elements from `begin` on by the rule. Nothing is rounded stochastically: only
+/// the other layouts' loops use the third argument.
 template <class Rule>
 void update_elements(const Rule& rule, std::uint32_t /*rounding_bits*/, const UpdateBuffers& b,
                      std::size_t begin, std::size_t count) {

@@ -1,9 +1,9 @@
-// actors/kernels/update/update_blocks-inl.hpp — the frame of update-inl.hpp for 8-bit moments: a
-// block at a time, as its new exponents are known only after its last element; compiled once per
-// SIMD target.
+// actors/kernels/update/update_blocks-inl.hpp — the update loop for 8-bit moments: a scale group at
+// a time, because its new exponents are known only after its last element; compiled once per SIMD
+// target.
 //
-// The block's new moments wait in the first-level cache as fp32, so memory is still passed once.
-// Invariants as in update-inl.hpp.
+// The group's new moments stay in the first-level cache as fp32, so memory is still read and
+// written once. Invariants as in update-inl.hpp.
 #if defined(TANDEM_ACTORS_KERNELS_UPDATE_BLOCKS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_UPDATE_BLOCKS_INL
 #undef TANDEM_ACTORS_KERNELS_UPDATE_BLOCKS_INL
@@ -31,8 +31,8 @@ struct BlockPacking {
   static constexpr bool kSplit = kSplitMaster;
 };
 
-/// Where a block's first element, and its exponents, lie in each array. In place, an array and its
-/// source are the same.
+/// The addresses of a group's first element, and of its exponents, in each array. In place, an
+/// array and its source are the same.
 template <class P>
 struct BlockArrays {
   const typename P::Gradient* gradient;
@@ -84,8 +84,8 @@ HWY_INLINE void block_pair(const Rule& rule, const BlockArrays<P>& a, std::size_
   }
 }
 
-/// Bits of the greatest and the least magnitude that came by. Not kSigned: only a NaN has a sign,
-/// and with it is beyond infinity, too.
+/// Bits of the greatest and the least magnitude so far. Not kSigned: only a NaN has a sign, and its
+/// bits are then above infinity's.
 template <bool kSigned>
 HWY_INLINE void note_magnitude(VF32 value, VU32& greatest, VU32& least) {
   const U32 d;
@@ -95,10 +95,10 @@ HWY_INLINE void note_magnitude(VF32 value, VU32& greatest, VU32& least) {
   least = hn::Min(least, magnitude);
 }
 
-/// The greatest and least magnitudes of a block's moments: greatest, least, greatest, least.
+/// The greatest and least magnitudes of a group's moments: greatest, least, greatest, least.
 using BlockRange = std::uint32_t[4];
 
-/// The greatest of what lies at the same place in all 128-bit blocks.
+/// Returns the greatest of the values at the same position in all 128-bit parts of a vector.
 template <class D>
 HWY_INLINE void greatest_of_blocks(D d, hn::Vec<D> v, std::uint32_t* to) {
   if constexpr (hn::MaxLanes(d) <= 4) {
@@ -109,7 +109,8 @@ HWY_INLINE void greatest_of_blocks(D d, hn::Vec<D> v, std::uint32_t* to) {
   }
 }
 
-/// Across the lanes of all four at once, least ones as the greatest of what they are not.
+/// Reduces the lanes of all four at once; a least value is the complement of the greatest
+/// complement.
 HWY_INLINE void reduce_range(VU32 greatest0, VU32 least0, VU32 greatest1, VU32 least1,
                              BlockRange& range) {
   const U32 d;
@@ -127,8 +128,8 @@ HWY_INLINE void reduce_range(VU32 greatest0, VU32 least0, VU32 greatest1, VU32 l
   range[3] = ~range[3];
 }
 
-/// The codes of a block's new moments, behind their exponents. kOrdinary: no code is at an end of
-/// its range, as nearly always; the same codes with half the work.
+/// Writes the codes of a group's new moments, given their exponents. kOrdinary: no code is at an
+/// end of its range, which is nearly always so; gives the same codes with half the work.
 template <bool kOrdinary, class Rule, class P>
 HWY_INLINE void store_codes(const float (&moments)[2][kStateBlock], const BlockArrays<P>& a,
                             const std::uint8_t (&scales)[2], const RoundingBits rounding_bits) {
@@ -153,7 +154,7 @@ HWY_INLINE void store_codes(const float (&moments)[2][kStateBlock], const BlockA
   }
 }
 
-/// A whole block, whose elements the rounding key counts from 0.
+/// Updates a whole group, whose elements the rounding key counts from 0.
 template <class Rule, class P>
 void update_block(const Rule& shared, const BlockArrays<P>& shared_arrays,
                   const RoundingBits rounding_bits) {
@@ -202,8 +203,8 @@ void update_block(const Rule& shared, const BlockArrays<P>& shared_arrays,
   }
 }
 
-/// Updates the shard's last elements, fewer than a block, through copies on the stack. Elements
-/// that are missing count as 0.
+/// Updates the shard's last elements, fewer than a group, through copies on the stack. Missing
+/// elements count as 0.
 template <class Rule, class P>
 void update_last_block(const Rule& rule, const BlockArrays<P>& a, const RoundingBits rounding_bits,
                        std::size_t count) {
@@ -274,7 +275,7 @@ void update_blocks_as(const Rule& shared, std::uint32_t key, const UpdateBuffers
   }
 }
 
-/// Updates `count` elements from `begin` on, which begins a block, by the rule.
+/// Updates `count` elements from `begin` on, which begins a group, by the rule.
 template <class Rule>
 void update_block_elements(const Rule& rule, std::uint32_t key, const UpdateBuffers& b,
                            std::size_t begin, std::size_t count) {

@@ -1,9 +1,9 @@
-// actors/kernels/update/update_element-inl.hpp — an update's pass as threads of a GPU carry it out:
-// an element at a time, or a block of 8-bit state by a team. With the rules and the layouts of the
-// SIMD frames (update-inl.hpp and its kin), hence with their bits.
+// actors/kernels/update/update_element-inl.hpp — an update's pass for the threads of a GPU: one
+// element per thread, or a scale group of 8-bit state per team of threads. It uses the rules and
+// layouts of the SIMD update loops, so it has their bits.
 //
-// The host side chooses what is compiled (carry_out_pass) and leaves to a Launch how elements are
-// shared among threads. So what a test runs on the CPU is all of a GPU's pass but the indices.
+// The host chooses the compiled variant (carry_out_pass); a Launch decides how threads share the
+// elements. So a test can run all of a GPU's pass except the indices on the CPU.
 // Invariant: nothing beyond a range is read or written.
 #pragma once
 
@@ -150,10 +150,10 @@ HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass,
   }
 }
 
-/// The block of 8-bit state that begins at element `begin`, whose elements the rounding key counts
-/// from 0; `count` of them are there, and what is missing counts as 0. A Team has kStateBlock
-/// elements: each of its members the kElements ones first() + k * kMembers; greatest() is the
-/// greatest of all members' numbers, and waits for them.
+/// Updates the scale group of 8-bit state that begins at element `begin`, whose elements the
+/// rounding key counts from 0; `count` of them exist, missing ones count as 0. A Team has
+/// kStateBlock elements: each member has the kElements ones first() + k * kMembers; greatest()
+/// waits for all members and returns their greatest number.
 template <class Rule, bool kSplit, class Team>
 HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits,
                              std::size_t begin, std::size_t count, Team team) {
@@ -219,8 +219,8 @@ HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Rounding
   }
 }
 
-/// The model weight, as it was before a speculative pass (UpdatePass::kRollback): the one that was
-/// kept, bit for bit, or one cast from the master.
+/// Restores the model weight from before a speculative pass (UpdatePass::kRollback): the backup,
+/// bit for bit, or a cast of the master.
 struct Restored {
   void* to = nullptr;
   const void* from = nullptr;

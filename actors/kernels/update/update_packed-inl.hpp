@@ -1,7 +1,8 @@
-// actors/kernels/update/update_packed-inl.hpp — the frame of update-inl.hpp for split masters and
-// for bf16 moments; compiled once per SIMD target.
+// actors/kernels/update/update_packed-inl.hpp — the update loop for split masters and for bf16
+// moments; compiled once per SIMD target.
 //
-// Invariants as there. The arithmetic between load and store is fp32's, operation by operation.
+// Invariants as in update-inl.hpp. Between load and store the arithmetic is that of fp32, operation
+// by operation.
 #if defined(TANDEM_ACTORS_KERNELS_UPDATE_PACKED_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_UPDATE_PACKED_INL
 #undef TANDEM_ACTORS_KERNELS_UPDATE_PACKED_INL
@@ -30,8 +31,8 @@ struct Packing {
   static constexpr bool kExact = std::is_same_v<Moment, float>;
 };
 
-/// Where a range's first element lies in each array. In place, an array and its source are the
-/// same.
+/// The addresses of a range's first element in each array. In place, an array and its source are
+/// the same.
 template <class P>
 struct PackedArrays {
   const typename P::Gradient* gradient;
@@ -188,8 +189,8 @@ void packed_range(const Rule& shared, const PackedArrays<P>& shared_arrays,
   }
 }
 
-/// Whether master and state lie elsewhere than their sources and take aligned stores, as
-/// non-temporal ones need them: in place they would write lines that the loads have brought.
+/// Whether master and state differ from their sources and are aligned, as non-temporal stores need:
+/// in place these would write lines that the loads have just cached.
 template <class Rule, class P>
 bool streams(const PackedArrays<P>& a) {
   const auto apart = [](const void* to, const void* from) {

@@ -1,18 +1,17 @@
-// actors/kernels/update/update_pass.hpp — the passes over a unit's shard: in place, ahead of the
-// verdict, and what undoes that.
+// actors/kernels/update/update_pass.hpp — the passes over a unit's shard: an update in place, a
+// speculative one, its redo and its rollback.
 //
-// An update made ahead of the verdict (gradient finite? norm within the clipping limit?) must leave
-// what it read: the moments, and a master that is not itself the weight, go to a shadow of the same
-// size, and a commit swaps the two. The model weight has one place and is written there; where it
-// is the master (fp32) or half of it (split masters), the old one is backed up in the shadow first.
-// So no pass copies state that it does not read anyway, and nothing is ever computed backwards:
+// An update before the verdict (are gradients finite, is the norm within the limit) must not
+// overwrite its inputs. So moments, and a master that is not itself the weight, are written to a
+// shadow of the same size, and a commit swaps the two. The model weight is written in place; if it
+// is the master (fp32) or half of it (split masters), the old weight is first copied to the shadow.
+// So no pass copies state that it does not read anyway, and no formula is inverted:
 //   speculative   home -> shadow, the weight in place; committed by swapping the pointers, or
 //                 followed by
 //   redo          the same update with other constants, from the old state, in place, or by
 //   rollback      the old weight, bit for bit: the backup, or cast from the master, which never
 //                 changed
-// Invariant: each pass writes the elements of its range alone, and gives the bits of an update in
-// place.
+// Invariant: each pass writes only the elements of its range, with the bits of an update in place.
 // C++17, for nvcc as well.
 #pragma once
 
@@ -25,8 +24,8 @@
 
 namespace tandem {
 
-/// Memory for an update ahead of the verdict: as many elements per array as the unit has. Nulls:
-/// there is none.
+/// Memory for a speculative update, with the unit's number of elements in each array. Nulls: the
+/// unit has no shadow.
 struct UpdateShadow {
   void* master = nullptr;  // the next master; where the weight is the master, the one before
   void* state[2] = {nullptr, nullptr};
@@ -48,20 +47,21 @@ struct UpdatedUnit {
   std::vector<UpdateRange> ranges;  // ascending; what lies in none is never written
 
   [[nodiscard]] bool has_shadow() const noexcept { return shadow.master != nullptr; }
-  /// fp32: the model weight is the master itself.
+  /// Whether the model weight is the master (fp32).
   [[nodiscard]] bool weight_is_master() const noexcept { return buffers.weight == nullptr; }
-  /// The model weight is part of the state, so the old one is backed up.
+  /// Whether the old model weight is backed up, because it is a part of the state.
   [[nodiscard]] bool backs_up_weight() const noexcept {
     return weight_is_master() || buffers.weight_is_half();
   }
-  /// Where the model weight lies, and where the old one is backed up; only where it is.
+  /// Return the addresses of the model weight and of its backup; call them only if
+  /// backs_up_weight().
   [[nodiscard]] void* model_weight() const noexcept {
     return weight_is_master() ? buffers.master : buffers.weight;
   }
   [[nodiscard]] void* backup() const noexcept {
     return weight_is_master() ? shadow.master : shadow.weight;
   }
-  /// How far the passes reach.
+  /// Returns the end of the last range.
   [[nodiscard]] std::size_t elements() const noexcept {
     return ranges.empty() ? 0 : ranges.back().end;
   }
@@ -76,7 +76,7 @@ struct ArrayUse {
   bool read = false;
   bool written = false;
 
-  /// Up to the entry of that element.
+  /// Returns the bytes up to the entry of that element.
   [[nodiscard]] std::size_t bytes_of(std::size_t elements) const noexcept {
     return (elements + entry_elements - 1) / entry_elements * entry_bytes;
   }
@@ -87,8 +87,8 @@ struct ArrayUse {
   return layout == StateLayout::kInt8 ? 1 : layout == StateLayout::kBf16 ? 2 : sizeof(float);
 }
 
-/// visit(T*& array, ArrayUse) for each array that a unit may have, null or not: for the code that
-/// carries a pass out elsewhere.
+/// Calls visit(T*& array, ArrayUse) for each array that a unit may have, also null ones: for
+/// runners that copy arrays to other memory.
 template <class Visit>
 void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   UpdateBuffers& home = unit.buffers;
@@ -121,8 +121,7 @@ void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   visit(shadow.weight, ArrayUse{weight, 1, is_half && (redo || rollback), is_half && speculative});
 }
 
-/// The buffers that an update of a pass reads and writes; kRollback has none, as it updates
-/// nothing.
+/// The buffers that a pass reads and writes; kRollback, which updates nothing, has none.
 struct PassBuffers {
   UpdateBuffers buffers;
   void* backup =
@@ -147,7 +146,7 @@ struct PassBuffers {
   }
 };
 
-/// visit(range, first, last) for what of each range lies in [begin, end).
+/// Calls visit(range, first, last) for the part of each range in [begin, end).
 template <class Visit>
 void visit_ranges(const std::vector<UpdateRange>& ranges, std::size_t begin, std::size_t end,
                   Visit visit) {
@@ -160,13 +159,13 @@ void visit_ranges(const std::vector<UpdateRange>& ranges, std::size_t begin, std
   }
 }
 
-/// One pass over the elements [begin, end); kRedo and kRollback where a speculative pass has been.
+/// Runs one pass over the elements [begin, end); kRedo and kRollback only after a speculative pass.
 /// `steps` by group; kRollback reads none. Any thread; disjoint ranges may run at the same time.
 void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
                      std::size_t begin, std::size_t end);
 
-/// The speculative pass went over all elements, and counts: its results are the unit's state from
-/// now on.
+/// Commits a speculative pass over all elements: makes its results the unit's state, by swapping
+/// pointers.
 void commit_speculative(UpdatedUnit& unit) noexcept;
 
 }  // namespace tandem

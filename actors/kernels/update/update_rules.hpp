@@ -1,5 +1,5 @@
-// actors/kernels/update/update_rules.hpp — the kernels behind apply_update(), which checks their
-// buffers: one per optimizer and state layout, each a source file in instances/.
+// actors/kernels/update/update_rules.hpp — the kernels that apply_update() calls after checking
+// their buffers: one per optimizer and state layout, each a source file in instances/.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// models/io/tokenizer/text_stream.hpp — the text of tokens that come one by one, for printing at
-// once.
+// models/io/tokenizer/text_stream.hpp — decodes tokens that arrive one by one, for printing them
+// immediately.
 //
 // Invariant: what push() and finish() return, put together, is what the tokenizer makes of all
 // tokens, and each part is whole UTF-8. The end of a text whose bytes are no character yet waits

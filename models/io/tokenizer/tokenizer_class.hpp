@@ -1,5 +1,5 @@
-// models/io/tokenizer/tokenizer_class.hpp — which class of Transformers reads a model's tokenizer,
-// and what that class adds to the files. tools/prepare/tokenizer.py has the same rules.
+// models/io/tokenizer/tokenizer_class.hpp — the class of Transformers that reads a model's
+// tokenizer, and its additions to the files. tools/prepare/tokenizer.py has the same rules.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// models/io/tokenizer/tokenizer_impl.hpp — what a loaded tokenizer consists of. Only tokenizer*.cpp
+// models/io/tokenizer/tokenizer_impl.hpp — the members of a loaded tokenizer. Only tokenizer*.cpp
 // include it.
 #pragma once
 

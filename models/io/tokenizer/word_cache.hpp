@@ -1,5 +1,5 @@
-// models/io/tokenizer/word_cache.hpp — the ids of words that were met before. Text repeats its
-// words: nine of ten are found here.
+// models/io/tokenizer/word_cache.hpp — caches the ids of words. Text repeats its words: nine of ten
+// are found here.
 //
 // Invariant: a word and its ids fill one line of the processor's cache, and a word that is longer,
 // or has more ids, is not kept. The cache grows to kMostWords; then a word that comes takes the

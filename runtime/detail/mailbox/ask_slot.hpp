@@ -1,10 +1,9 @@
-// runtime/detail/mailbox/ask_slot.hpp — the asking coroutine's side of an ask: where the answer
-// lands, and what else may end the wait.
+// runtime/detail/mailbox/ask_slot.hpp — the asking coroutine's side of an ask: receives the answer,
+// a deadline or a stop.
 //
-// Lives in the asker's frame. Whatever comes first (answer, deadline, stop) takes the slot out of
-// the loop's AskTable, so that whatever comes later finds nothing.
-// Thread rule: the asker's loop.
-// Internal.
+// Lives in the asker's frame. The first of answer, deadline and stop removes the slot from the
+// loop's AskTable, so that later ones find nothing.
+// Thread rule: the asker's loop. Internal.
 #pragma once
 
 #include "runtime/detail/mailbox/ask_table.hpp"

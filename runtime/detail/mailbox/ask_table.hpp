@@ -1,4 +1,5 @@
-// runtime/detail/mailbox/ask_table.hpp — where the replies of a loop's pending asks are delivered.
+// runtime/detail/mailbox/ask_table.hpp — the table of a loop's pending asks, to which replies are
+// delivered.
 //
 // A reply names its ask by index and generation; the slot itself lives in the asking coroutine's
 // frame. An ask that is over (answered, late, cancelled) leaves the table, so that a later reply

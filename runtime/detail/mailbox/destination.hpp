@@ -1,5 +1,5 @@
-// runtime/detail/mailbox/destination.hpp — where an address sends to: a mailbox, and the share of
-// it that the sender may fill. Internal.
+// runtime/detail/mailbox/destination.hpp — the destination of an address: a mailbox, and the share
+// of it that the sender may fill. Internal.
 #pragma once
 
 #include <utility>

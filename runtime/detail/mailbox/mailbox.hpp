@@ -1,5 +1,5 @@
-// runtime/detail/mailbox/mailbox.hpp — the part of an actor that its addresses point to: a bounded
-// queue that outlives the actor.
+// runtime/detail/mailbox/mailbox.hpp — an actor's bounded queue, to which its addresses refer and
+// which outlives the actor.
 //
 // Bounded by credits: a sender takes one (CreditCounter) and the actor gives it back when it takes
 // the message. From other threads a message travels as an Op through the loop's inbox; the queue

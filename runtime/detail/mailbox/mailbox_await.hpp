@@ -1,5 +1,5 @@
-// runtime/detail/mailbox/mailbox_await.hpp — what `co_await address.send(m)` and `co_await
-// address.ask(r)` wait in.
+// runtime/detail/mailbox/mailbox_await.hpp — the awaiters of `co_await address.send(m)` and
+// `co_await address.ask(r)`.
 //
 // Both hold the mailbox (counted) and live in the awaiting coroutine's frame; their rules are those
 // of address.hpp.

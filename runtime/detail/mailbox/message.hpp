@@ -1,5 +1,5 @@
-// runtime/detail/mailbox/message.hpp — what travels to a mailbox: a message or a request, in a
-// block of the sender's message pool.
+// runtime/detail/mailbox/message.hpp — a message or a request on its way to a mailbox, in memory of
+// the sender's message pool.
 //
 // A request type says what it is answered with (`using Reply = X;`). Its block also carries the
 // answer back when the asker lives on another loop. Internal, apart from the concepts Request and

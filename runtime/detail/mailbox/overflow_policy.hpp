@@ -1,5 +1,5 @@
-// runtime/detail/mailbox/overflow_policy.hpp — what a full mailbox does with the next message:
-// WhenFull (mailbox_options.hpp), and the actor's rule for merging messages.
+// runtime/detail/mailbox/overflow_policy.hpp — handles messages to a full mailbox: WhenFull
+// (mailbox_options.hpp), and the actor's rule for merging messages.
 //
 // A message that will take another's place is accepted beyond the bound; up to twice the bound may
 // be on the way, until the mailbox's loop has dropped or merged what is too much.

@@ -1,5 +1,5 @@
-// runtime/detail/mailbox/sender_share.hpp — how much of a mailbox one sender may fill: a counter
-// that its addresses and messages refer to.
+// runtime/detail/mailbox/sender_share.hpp — limits how much of a mailbox one sender may fill: a
+// counter to which its addresses and messages refer.
 //
 // A message holds one credit of its sender's share from acceptance until it is taken or returned,
 // and a reference for as long as it exists, so that neither the sender's death nor the actor's

@@ -1,5 +1,5 @@
-// runtime/detail/mailbox/wait_queue.hpp — what waits for room in a full mailbox: the envelopes of
-// suspended senders, and threads that sleep.
+// runtime/detail/mailbox/wait_queue.hpp — the waiters for room in a full mailbox: envelopes of
+// suspended senders, and sleeping threads.
 //
 // An envelope waits for a credit of its sender's share first, in the share's own list, then for one
 // of the mailbox; a credit that comes free passes straight to the first envelope. To enter and to

@@ -1,8 +1,8 @@
 // runtime/detail/mailbox/watchers.hpp — the watches that wait for the end of one actor: the list in
 // its mailbox that monitor.hpp fills.
 //
-// A lock, because watching is rare and comes from any thread; it is held while a Down is posted to
-// another loop, so that a watch that was withdrawn sends nothing any more. Internal.
+// It uses a lock, because watching is rare and any thread may watch. The lock is held while a Down
+// is posted to another loop, so that a withdrawn watch sends nothing. Internal.
 #pragma once
 
 #include <mutex>

@@ -354,7 +354,7 @@ Task<> wait_for_loss(NcclPeers* peers) {
   }
 }
 
-// What NCCL is told beside NCCL, as make_gpu_backend() connects it.
+// The channel beside NCCL, as make_gpu_backend() connects it.
 TEST_F(RanksOfHosts, KeepTheTurnsOfNccl) {
   ::setenv("TANDEM_HEARTBEAT_S", "0.2", 1);
   for (const int world : {2, 4}) {

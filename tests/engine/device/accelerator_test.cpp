@@ -86,7 +86,7 @@ TEST_P(Devices, RefuseWhatDoesNotFitByUnitAndSize) {
   }
 }
 
-/// What DeepSpeed's loop lets its caller see.
+/// The values that the caller of DeepSpeed's loop can read.
 struct Seen {
   std::vector<float> losses;
   std::vector<std::vector<float>> gradients;

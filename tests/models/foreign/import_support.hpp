@@ -18,8 +18,8 @@
 
 namespace tandem::test {
 
-/// What DeepSpeed wrote: the folders that tests/drills/deepspeed_checkpoints.py has made, else the
-/// reference data.
+/// Returns the folder of DeepSpeed's checkpoints: those that tests/drills/deepspeed_checkpoints.py
+/// has made, else the reference data.
 inline std::filesystem::path deepspeed_checkpoints() {
   const char* made = std::getenv("TANDEM_DEEPSPEED_CHECKPOINTS");
   return made != nullptr ? std::filesystem::path(made) : shared("oracles/ds_ckpt");

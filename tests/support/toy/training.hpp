@@ -71,7 +71,7 @@ struct Setting {
   std::string blocks;  // further members of the config, each with a comma before it
 };
 
-// Of Setting::optimizer: those whose update needs more than its element.
+// Values of Setting::optimizer whose update depends on a whole tensor.
 inline const std::string kToyLamb =
     R"({"type": "Lamb", "params": {"lr": 0.02, "weight_decay": 0.1, "max_coeff": 0.9}})";
 inline const std::string kToyMuon =

@@ -1,5 +1,5 @@
 // actors/kernels/update/instances/instance-inl.hpp — one update kernel, compiled once per SIMD
-// target: an optimizer's rule in the frame of a state layout.
+// target: an optimizer's rule in the update loop of a state layout.
 //
 // A source file defines three macros and includes this file, which Highway's foreach_target then
 // includes again for every other target (hence no #pragma once):

@@ -29,7 +29,7 @@ std::string cased(const std::string& ending, const std::string& digits) {
          R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 }
 
-/// Of GPT-2, Qwen3, Llama 3 (and Phi-4), gpt-oss, Mistral, Seed-OSS.
+/// The patterns of GPT-2, Qwen3, Llama 3 (and Phi-4), gpt-oss, Mistral, Seed-OSS.
 const std::array<std::string, 6> kPublished = {
     std::string(gpt2_pattern()),
     "(?i:" + kContractions + R"()|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)" + kRest,
