@@ -90,7 +90,7 @@ def pairs_of_history(record):
 
 def prompt(record):
     first, second = record.get("prompt"), record.get("completion")
-    if isinstance(first, str) and isinstance(second, str) and not (are_messages(first) and are_messages(second)):
+    if isinstance(first, str) and isinstance(second, str) and not are_messages(first) and not are_messages(second):
         other = next((name for name in ("system", "tools", "functions", "chat_template_kwargs") if not members.is_empty(record.get(name))), None)
         if other is not None:
             raise Refused(f'"{other}" belongs to a chat, and "prompt" and "completion" are texts; give them as lists of messages')

@@ -47,6 +47,8 @@ class Formats(PrepareTest):
         self.assertEqual(self.prepare(self.folder / "a.csv").ids, expected)
         found = self.prepare(self.write("p.jsonl", [{"prompt": '[{"a": 1}]', "completion": '[{"b": 2}]'}]))
         self.assertEqual(found.ids, [ids('[{"a": 1}][{"b": 2}]') + [END]])
+        (self.folder / "x.tokens").unlink()
+        self.assertIn("both lists of messages", self.refused(self.write("p.jsonl", [{"prompt": json.dumps(CHAT[:1]), "completion": "Yes."}])))
 
     def test_a_verdict_of_a_table_is_one(self):
         (self.folder / "a.csv").write_text("instruction,output,label\na,b,False\n", encoding="utf-8")
