@@ -15,6 +15,7 @@
 #include "models/io/adapter_keys.hpp"
 #include "models/io/random_init.hpp"
 #include "models/transformer/adapters.hpp"
+#include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -131,6 +132,7 @@ void AdapterFolder::read_config() {
     }
     beyond(which != "none", "bias");
   }
+  targets_ = AdapterTargets(root);
   read_pattern(root, "rank_pattern", ranks_);
   read_pattern(root, "alpha_pattern", alphas_);
   beyond(!ranks_.empty(), "rank_pattern");
@@ -207,13 +209,26 @@ void AdapterFolder::find_targets() {
   complete_modules();
 }
 
-bool AdapterFolder::has(std::string_view parameter) const {
-  return weights_.find(tensor_name(parameter)) != nullptr;
+const TensorInfo* AdapterFolder::find(std::string_view parameter) const {
+  if (const TensorInfo* tensor = weights_.find(tensor_name(parameter))) {
+    return tensor;
+  }
+  const std::size_t part = parameter.rfind(".lora_");
+  if (part == std::string_view::npos) {
+    return nullptr;
+  }
+  const std::size_t end = std::min(parameter.find('.', part + 1), parameter.size());
+  return weights_.find(fmt::format("{}{}{}", tensor_name(parameter.substr(0, end)), kDefaultName,
+                                   parameter.substr(end)));
 }
+
+bool AdapterFolder::has(std::string_view parameter) const { return find(parameter) != nullptr; }
 
 void AdapterFolder::read_f32(std::string_view parameter, std::int64_t begin, std::int64_t end,
                              float* out) const {
-  weights_.read_f32(tensor_name(parameter), begin, end, out);
+  const TensorInfo* tensor = find(parameter);
+  TANDEM_CHECK(tensor != nullptr, "a parameter is asked for that the folder has");
+  weights_.read_f32(*tensor, begin, end, out);
 }
 
 void AdapterFolder::require_shape(const TensorInfo& tensor,
@@ -244,7 +259,7 @@ void AdapterFolder::require_fits(const Model& model, bool tied) const {
   std::size_t found = 0;
   for (const UnitSpec& unit : model.units) {
     for (const ParameterSpec& parameter : unit.parameters) {
-      const TensorInfo* tensor = weights_.find(tensor_name(parameter.name));
+      const TensorInfo* tensor = find(parameter.name);
       found += tensor != nullptr ? 1 : 0;
       if (parameter.frozen && tensor == nullptr) {
         continue;

@@ -16,6 +16,7 @@
 
 #include "actors/storage/safetensors.hpp"
 #include "engine/types/model.hpp"
+#include "models/adapter_targets.hpp"
 #include "models/io/hf_config.hpp"
 #include "models/name_pattern.hpp"
 #include "models/save_weights.hpp"
@@ -95,6 +96,8 @@ class AdapterFolder {
                            double otherwise);
   void find_targets();
   void place(const TensorInfo& tensor);
+  /// The tensor of a parameter under either of its names; null: there is none.
+  [[nodiscard]] const TensorInfo* find(std::string_view parameter) const;
   void require_as_config(const std::string& name, const AdapterModule& module) const;
   void complete_modules();
 
@@ -105,6 +108,7 @@ class AdapterFolder {
   bool keeps_tie_ = false;
   bool uses_dora_ = false;
   bool has_lora_bias_ = false;
+  AdapterTargets targets_;
   std::vector<Pattern> ranks_;
   std::vector<Pattern> alphas_;
   std::map<std::string, AdapterModule> modules_;

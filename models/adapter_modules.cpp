@@ -50,7 +50,11 @@ void AdapterFolder::read_pattern(const JsonValue& root, std::string_view key,
 
 /// Notes what a tensor is to which module or parameter.
 void AdapterFolder::place(const TensorInfo& tensor) {
-  const std::string parameter = tensor.name.substr(kAdapterPrefix.size());
+  std::string parameter = tensor.name.substr(kAdapterPrefix.size());
+  if (const std::size_t at = parameter.rfind(kDefaultName);
+      at != std::string::npos && parameter.rfind(".lora_", at) != std::string::npos) {
+    parameter.erase(at, kDefaultName.size());
+  }
   using Part = const TensorInfo* AdapterModule::*;
   constexpr std::array<std::pair<std::string_view, Part>, 7> kParts = {{
       {kAdapterA, &AdapterModule::a},
@@ -85,6 +89,12 @@ void AdapterFolder::place(const TensorInfo& tensor) {
 /// Refuses tensors that the configuration denies, which PEFT passes over, and magnitudes that it
 /// promises and the file lacks, for which PEFT takes those of the base.
 void AdapterFolder::require_as_config(const std::string& name, const AdapterModule& module) const {
+  if (const std::string_view field = targets_.left_out_by(name); !field.empty()) {
+    throw user_error(kWhere,
+                     "{} has LoRA of {}, which {} in its configuration leaves out, so that PEFT "
+                     "would not use it; correct {} or save the adapter again",
+                     weights_.path().string(), name, field, field);
+  }
   const bool has_magnitude = module.magnitude != nullptr;
   if (has_magnitude != uses_dora_) {
     throw user_error(

@@ -1,6 +1,7 @@
 #include "models/checkpoint_layout.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 #include <set>
@@ -22,6 +23,10 @@ constexpr std::string_view kBlocks = "_blocks";
 constexpr std::string_view kScales = "_scales";
 
 constexpr std::string_view kHead = "lm_head.weight";
+// Modules that other tasks put on a model: values of tokens, rewards, classes.
+constexpr std::array<std::string_view, 7> kOtherHeads = {
+    "v_head.",     "value_head.",          "score.", "reward_head.", "classifier.",
+    "qa_outputs.", "multiple_choice_head."};
 constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
 
 /// The names that checkpoints may have for a parameter; its own comes first.
@@ -276,13 +281,19 @@ CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
                                             : out.match_whole(config, tensor, used));
   }
   for (const std::string& name : out.checkpoint_.names()) {
-    if (!used.contains(name) && !is_extra(config, name)) {
-      throw user_error(kWhere,
-                       "{} has a tensor \"{}\" {} that a {} model with this config.json does not "
-                       "have; config.json and weights do not belong together",
-                       folder.string(), name, shape_text(out.checkpoint_.at(name).shape),
-                       config.model_type);
+    if (used.contains(name) || is_extra(config, name)) {
+      continue;
     }
+    if (std::ranges::any_of(kOtherHeads, [&](auto head) { return name.starts_with(head); })) {
+      out.checkpoint_.add_note(
+          fmt::format("{} is of a head for another task; it is not read, and not saved", name));
+      continue;
+    }
+    throw user_error(kWhere,
+                     "{} has a tensor \"{}\" {} that a {} model with this config.json does not "
+                     "have; config.json and weights do not belong together",
+                     folder.string(), name, shape_text(out.checkpoint_.at(name).shape),
+                     config.model_type);
   }
   return out;
 }

@@ -14,6 +14,22 @@ namespace {
 // have them (model_max_length = 1e30 written out). Such literals get an exponent, which makes them
 // doubles.
 constexpr std::size_t kLongestInt64 = 19;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+/// simdjson's words for a fault; of numbers that Python alone writes, their own.
+std::string parse_fault(std::string_view text, simdjson::error_code code) {
+  for (const std::string_view word : {"NaN", "Infinity"}) {
+    for (std::size_t at = text.find(word); at != std::string_view::npos;
+         at = text.find(word, at + 1)) {
+      const std::size_t before = text.substr(0, at).find_last_not_of(" \t\r\n-");
+      if (before != std::string_view::npos &&
+          std::string_view(":,[").find(text[before]) != std::string_view::npos) {
+        return fmt::format("{} is no JSON, null is", word);
+      }
+    }
+  }
+  return simdjson::error_message(code);
+}
 
 std::string with_long_integers_as_doubles(std::string_view text) {
   std::string out;
@@ -259,6 +275,9 @@ JsonDocument JsonDocument::load(const std::filesystem::path& path, JsonOrigin or
 }
 
 JsonDocument JsonDocument::parse(std::string_view text, JsonOrigin origin) {
+  if (text.starts_with(kByteOrderMark)) {  // editors of some systems put it before a text
+    text.remove_prefix(kByteOrderMark.size());
+  }
   JsonDocument document;
   document.origin_ = std::make_unique<JsonOrigin>(std::move(origin));
   document.parser_ = std::make_unique<simdjson::dom::parser>();
@@ -271,9 +290,9 @@ JsonDocument JsonDocument::parse(std::string_view text, JsonOrigin origin) {
     if (const std::string_view is = known_content(text.substr(0, kTellingBytes)); !is.empty()) {
       throw user_error(document.origin_->where, "{} {}", document.origin_->file, is);
     }
-    throw user_error(
-        document.origin_->where, "{} is not valid JSON ({}); {}", document.origin_->file,
-        text.empty() ? "it is empty" : simdjson::error_message(code), document.origin_->advice);
+    throw user_error(document.origin_->where, "{} is not valid JSON ({}); {}",
+                     document.origin_->file, text.empty() ? "it is empty" : parse_fault(text, code),
+                     document.origin_->advice);
   }
   refuse_duplicate_keys(document.root());
   return document;

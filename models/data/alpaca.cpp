@@ -99,6 +99,31 @@ std::vector<AlpacaRecord> read_json_lines(const std::filesystem::path& path, std
   return records;
 }
 
+/// Whether a text is one JSON value, however many lines it has.
+bool is_one_value(const std::string& text) {
+  simdjson::dom::parser parser;
+  return parser.parse(text).error() == simdjson::SUCCESS;
+}
+
+/// An array of records, one record in each line, or a single one: the first character tells, as
+/// it does for other readers, and not the file's ending.
+std::vector<AlpacaRecord> read_text(const std::filesystem::path& path, const std::string& text,
+                                    std::vector<std::string>& unused) {
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  const bool is_array = first != std::string::npos && text[first] == '[';
+  if (is_array) {
+    return read_json(path, text, unused);
+  }
+  const std::size_t end_of_line = text.find('\n', first);
+  const bool is_long = end_of_line != std::string::npos &&
+                       text.find_first_not_of(" \t\r\n", end_of_line) != std::string::npos;
+  if (is_long && path.extension() == ".json" && is_one_value(text)) {
+    const JsonDocument document = JsonDocument::parse(text, origin(path, 0));
+    return {read_record(document.root(), unused)};
+  }
+  return read_json_lines(path, text, unused);
+}
+
 /// Whether Python's str.strip() leaves nothing of the text.
 bool is_blank(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
@@ -133,8 +158,7 @@ std::vector<AlpacaRecord> read_alpaca(const std::filesystem::path& path, double 
     throw user_error(kWhere, "{} is empty; give at least one record", path.string());
   }
   std::vector<std::string> names;
-  auto records =
-      extension == ".json" ? read_json(path, text, names) : read_json_lines(path, text, names);
+  auto records = read_text(path, text, names);
   if (unused != nullptr) {
     *unused = std::move(names);
   }

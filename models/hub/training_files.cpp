@@ -38,6 +38,12 @@ bool has(const std::array<std::string_view, kCount>& names, std::string_view nam
   return std::ranges::find(names, name) != names.end();
 }
 
+/// Notebooks, archives and downloads leave copies under such names; `datasets` reads none of them.
+bool is_hidden(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return name.starts_with('.') || name.starts_with("__");
+}
+
 bool is_data(const fs::path& path) {
   fs::path name = path.filename();
   if (has(kDescriptions, name.string())) {
@@ -99,7 +105,12 @@ std::vector<fs::path> training_files(const fs::path& folder) {
   }
   std::vector<fs::path> train;
   std::vector<fs::path> plain;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+  for (auto at = fs::recursive_directory_iterator(folder); at != fs::end(at); ++at) {
+    const fs::directory_entry& entry = *at;
+    if (is_hidden(entry.path())) {
+      at.disable_recursion_pending();
+      continue;
+    }
     if (!entry.is_regular_file() || !is_data(entry.path())) {
       continue;
     }

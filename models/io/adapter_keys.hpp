@@ -12,9 +12,11 @@ namespace tandem {
 
 /// The names of all tensors in the file begin so.
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
+/// A state_dict of PEFT in memory has the adapter's name in those of its tensors; PEFT reads both.
+inline constexpr std::string_view kDefaultName = ".default";
 
-// These fields say how tensors are read, or by which factor they count.
-inline constexpr std::array<std::string_view, 14> kReadAdapterKeys = {"peft_type",
+// These fields say how tensors are read, by which factor they count, or which modules have some.
+inline constexpr std::array<std::string_view, 18> kReadAdapterKeys = {"peft_type",
                                                                       "base_model_name_or_path",
                                                                       "r",
                                                                       "lora_alpha",
@@ -27,14 +29,17 @@ inline constexpr std::array<std::string_view, 14> kReadAdapterKeys = {"peft_type
                                                                       "rank_pattern",
                                                                       "alpha_pattern",
                                                                       "lora_bias",
-                                                                      "init_lora_weights"};
+                                                                      "init_lora_weights",
+                                                                      "target_modules",
+                                                                      "exclude_modules",
+                                                                      "layers_to_transform",
+                                                                      "layers_pattern"};
 
-// These fields change no merged weight: the tensors in the file say which modules were adapted.
-inline constexpr std::array<std::string_view, 16> kHarmlessAdapterKeys = {
-    "auto_mapping",   "exclude_modules",     "fan_in_fan_out", "inference_mode",
-    "layers_pattern", "layers_to_transform", "megatron_core",  "megatron_config",
-    "peft_version",   "qalora_group_size",   "revision",       "target_modules",
-    "task_type",      "runtime_config",      "loftq_config",   "eva_config"};
+// These fields change no merged weight.
+inline constexpr std::array<std::string_view, 12> kHarmlessAdapterKeys = {
+    "auto_mapping",    "fan_in_fan_out", "inference_mode",    "megatron_core",
+    "megatron_config", "peft_version",   "qalora_group_size", "revision",
+    "task_type",       "runtime_config", "loftq_config",      "eva_config"};
 
 // These fields ask for another sum than W + s B A, or for another place of it.
 inline constexpr std::array<std::string_view, 12> kRefusedAdapterKeys = {

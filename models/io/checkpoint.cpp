@@ -102,24 +102,60 @@ std::vector<std::string> differences(const ShardIndex& index,
   return notes;
 }
 
+/// What a name in a folder without weights of ours tells of it: what follows "FOLDER holds NAME".
+std::string told_by(const std::filesystem::path& entry, const std::filesystem::path& folder) {
+  const std::string name = entry.filename().string();
+  const std::string extension = entry.extension().string();
+  const std::string convert =
+      fmt::format("; make a model: ./tandem convert {} NEW_FOLDER --to hf", folder.string());
+  if (std::filesystem::is_directory(entry)) {
+    if (std::filesystem::exists(entry / kSingle) || std::filesystem::exists(entry / kIndex)) {
+      return fmt::format(", which has the weights; give {}", entry.string());
+    }
+    const bool is_deepspeed = name.starts_with("global_step");
+    return is_deepspeed ? ", a checkpoint of DeepSpeed" + convert
+           : name.starts_with("pytorch_model_fsdp") || name.starts_with("distributed_checkpoint")
+               ? ", a sharded checkpoint of FSDP; make one file of it: accelerate merge-weights"
+               : "";
+  }
+  if (extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".distcp") {
+    return fmt::format(" but no {}, and pickle files are no models here{}", kSingle, convert);
+  }
+  if (extension == ".safetensors" && name.find("-of-") != std::string::npos) {
+    return fmt::format(" but no {}, which says what each shard has; download it, too", kIndex);
+  }
+  if (extension == ".safetensors" && !name.starts_with("adapter")) {
+    return fmt::format(
+        ", which is no name of a model's weights; if they have Transformers' names, call it {}",
+        kSingle);
+  }
+  constexpr std::string_view kSave =
+      "; load it by Transformers (or its maker's converter) and save it by save_pretrained";
+  if (extension == ".gguf") {
+    return ", a GGUF file of llama.cpp; take the model's safetensors";
+  }
+  if (extension == ".h5" || extension == ".msgpack" || extension == ".onnx" ||
+      extension == ".ckpt" || extension == ".npz" || extension == ".nemo") {
+    return fmt::format(", weights of another library{}", kSave);
+  }
+  return name == "latest_checkpointed_iteration.txt"
+             ? fmt::format(", a checkpoint of Megatron{}", kSave)
+             : "";
+}
+
 [[noreturn]] void no_weights(const std::filesystem::path& folder) {
   if (!std::filesystem::is_directory(folder)) {
     throw user_error(kWhere, "{} is not a folder; give the folder of a Hugging Face model",
                      folder.string());
   }
+  std::vector<std::filesystem::path> entries;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const auto extension = entry.path().extension();
-    if (extension == ".bin" || extension == ".pt" || extension == ".pth" ||
-        extension == ".distcp") {
-      throw user_error(kWhere,
-                       "{} holds {} but no {}, and pickle files are no models here; make one: "
-                       "./tandem convert {} NEW_FOLDER --to hf",
-                       folder.string(), entry.path().filename().string(), kSingle, folder.string());
-    }
-    if (extension == ".gguf") {
-      throw user_error(kWhere,
-                       "{} holds {}, a GGUF file of llama.cpp; take the model's safetensors",
-                       folder.string(), entry.path().filename().string());
+    entries.push_back(entry.path());
+  }
+  std::ranges::sort(entries);
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (const std::string told = told_by(*entry, folder); !told.empty()) {
+      throw user_error(kWhere, "{} holds {}{}", folder.string(), entry->filename().string(), told);
     }
   }
   throw user_error(kWhere, "{} has neither {} nor {}; give the folder of a Hugging Face model",

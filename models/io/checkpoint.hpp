@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "actors/storage/safetensors.hpp"
@@ -35,6 +36,7 @@ class Checkpoint {
   [[nodiscard]] std::uint64_t total_bytes() const noexcept;
   /// Each says about what in the folder index and shards differ.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
+  void add_note(std::string note) { notes_.push_back(std::move(note)); }
 
  private:
   void add_file(const std::filesystem::path& path);

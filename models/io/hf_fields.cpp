@@ -38,11 +38,21 @@ void read_tokens(const JsonValue& root, HfConfig& config) {
 }
 
 void read_dtype(const JsonValue& root, HfConfig& config) {
+  constexpr std::string_view kAnyType = "auto";
+  constexpr std::string_view kTorch = "torch.";  // as str() writes a type
   for (const std::string_view key : {"torch_dtype", "dtype"}) {
-    if (const auto value = root.find(key)) {
-      require(root, key, {"float32", "bfloat16", "float16"});
-      config.dtype = std::string(value->string());
+    const auto value = root.find(key);
+    if (!value || value->string() == kAnyType) {
+      continue;
     }
+    std::string_view name = value->string();
+    if (name.starts_with(kTorch)) {
+      name.remove_prefix(kTorch.size());
+    }
+    if (name != "float32" && name != "bfloat16" && name != "float16") {
+      throw value->wrong("one of float32, bfloat16, float16");
+    }
+    config.dtype = std::string(name);
   }
 }
 

@@ -160,6 +160,7 @@ class Records:
     def expected_chat(self, value, turns, prompt):
         turns = [canonical(turn) for turn in turns]
         system = value.get("system")
+        system = "".join(part if isinstance(part, str) else part["text"] for part in system) if isinstance(system, list) else system
         if system and system.strip() and turns[0] != {"role": "system", "content": system}:
             turns = [{"role": "system", "content": system}, *turns]
             prompt = prompt + 1 if prompt >= 0 else prompt

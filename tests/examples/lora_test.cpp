@@ -218,6 +218,8 @@ TEST_F(Lora, AdaptersOfOthersAreReadOrRefusedByName) {
   refused("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 8}", "belong together");
   refused("\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa\"", "pissa");
   refused("\"r\": 2", "\"r\": 3", "belong together");
+  refused("\"exclude_modules\": null", "\"exclude_modules\": [\"q_proj\"]", "exclude_modules");
+  refused("\"layers_to_transform\": null", "\"layers_to_transform\": [77]", "layers_to_transform");
   EXPECT_EQ(merge_with("\"use_dora\": false", "\"use_dora\": null").code, 0);
 }
 

@@ -96,6 +96,18 @@ TEST(IoLayout, NamesWhatIsMissingOrMisshapen) {
   with([](auto& plan) { plan.pop_back(); }, {"\"lm_head.weight\"", "[11, 8]"});
 }
 
+/// As trainers of rewards and of values leave them; Transformers passes over them.
+TEST(IoLayout, AHeadOfAnotherTaskIsNoted) {
+  const HfConfig config = small_qwen3(false);
+  const TempDir dir;
+  std::vector<TensorPlan> plan = checkpoint_plan(config, TensorType::kF32);
+  plan.push_back({"v_head.summary.weight", TensorType::kF32, {1, 8}});
+  write_fresh(dir.path(), config, plan);
+  const CheckpointReader reader = CheckpointReader::open(dir.path(), config);
+  ASSERT_EQ(reader.checkpoint().notes().size(), 1u);
+  EXPECT_NE(reader.checkpoint().notes()[0].find("v_head.summary.weight"), std::string::npos);
+}
+
 TEST(IoLayout, RefusesWeightsThatAreNoFloats) {
   const HfConfig config = small_qwen3(true);
   const TempDir dir;

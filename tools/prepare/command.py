@@ -190,10 +190,11 @@ def data_lines(writer, tokenizer, encoder, samples, template, refusals):
     yield f"data     {counts['records']} records ({kinds}), {counts['tokens']} tokens, {share:.1f} % learnt, {counts['cut']} cut{by}, end token {end}"
     if counts["nothing"]:
         yield f"data     {counts['nothing']} records have nothing to learn, {counts['lost_by_cut']} of them because they were cut"
-    if samples.unused:
-        names = list(samples.unused)
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        yield f"note     members that are not used: {', '.join(names[:MOST_NAMED])}{more}"
+    for found, what in ((samples.unused, "members that are not used"), (encoder.unasked, "the template does not ask for")):
+        if found:
+            names = list(found)
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            yield f"note     {what}: {', '.join(names[:MOST_NAMED])}{more}"
     if refusals.count:
         yield f"data     {refusals.count} records refused and left out, the first: {refusals.first}"
 

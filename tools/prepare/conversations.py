@@ -12,11 +12,17 @@ from prepare.errors import Refused
 from prepare.json_stream import parsed
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant", "bot": "assistant", "ai": "assistant",
-         "model": "assistant", "system": "system", "developer": "developer", "tool": "tool", "observation": "tool", "function": "tool", "function_response": "tool", "function_call": "function_call"}
+         "model": "assistant", "prompter": "user", "system": "system", "developer": "developer", "tool": "tool", "observation": "tool", "function": "tool", "function_response": "tool",
+         "tool_response": "tool", "function_call": "function_call", "tool_call": "function_call"}
 LEARNT = ("weight", "loss", "train")  # members of a message: 0, 1, false, true
 TEXT_PARTS = {"text", "input_text", "output_text"}
 # Members of a message that would change its text or what is learnt of it.
-REFUSED = ("audio", "audios", "file", "files", "image", "images", "train_detail", "training_detail", "video", "videos")
+REFUSED = ("audio", "audios", "file", "files", "image", "images", "learn", "loss_mask", "loss_weight", "mask", "masked", "train_detail", "trainable", "training", "training_detail", "video",
+           "videos", "weights")
+# Members of a message that describe it, whether or not a template uses them.
+DESCRIPTIONS = {"annotations", "created", "created_at", "finish_reason", "id", "index", "logprobs", "message_id", "model", "stop_reason", "timestamp", "tool_call_id", "usage"}
+# Other names of a call's arguments, which templates do not look for.
+OTHER_ARGUMENTS = ("parameters", "input", "args", "kwargs")
 
 
 def kind(value):
@@ -79,6 +85,9 @@ def call_of(call, what):
     flat = inner if isinstance(inner, dict) else call
     if not isinstance(flat.get("name"), str):
         raise Refused(f'a call of {what} has no "name" of a function')
+    other = next((name for name in OTHER_ARGUMENTS if flat.get("arguments") is None and flat.get(name) is not None), None)
+    if other is not None:
+        raise Refused(f'a call of {what} has its arguments under "{other}", and templates look for "arguments"; rename it')
     function = {name: value for name, value in flat.items() if value is not None and (flat is inner or name in {"name", "arguments"})}
     function["arguments"] = arguments_of(flat.get("arguments"), what)
     around = {name: value for name, value in call.items() if value is not None and name not in {"function", "name", "arguments"}}
@@ -92,7 +101,11 @@ def calls_of(turn, what):
         calls = [calls]
     if calls is not None and calls != "" and not isinstance(calls, list):
         raise Refused(f'"tool_calls" of {what} is {kind(calls)}, a list is needed')
-    found = [call_of(call, what) for call in calls or []]
+    calls = [from_text(call, "{") for call in calls or []]
+    wrong = next((call for call in calls if not isinstance(call, dict)), None)
+    if wrong is not None:
+        raise Refused(f'"tool_calls" of {what} holds {kind(wrong)}, an object for each call is needed')
+    found = [call_of(call, what) for call in calls]
     if turn.get("function_call"):  # OpenAI's older form
         found.append(call_of(turn["function_call"], f'"function_call" of {what}'))
     return found
@@ -177,7 +190,7 @@ def tools_of(record):
     if given and record.get("functions"):
         raise Refused('it has "tools" and "functions"; keep one of them')
     legacy = [] if given else [{"type": "function", "function": one} for one in from_text(record.get("functions"), "[") or []]
-    found = [given] if isinstance(given, dict) else given or legacy
+    found = [given] if given and isinstance(given, dict) else given or legacy
     if not isinstance(found, list):
         raise Refused(f'"tools" is {kind(found)}, a list of functions is needed')
     found = [from_text(tool, "{") for tool in found]
@@ -202,6 +215,21 @@ def system_of(record):
     """The text of a system message that stands beside the messages."""
     given = record.get("system")
     return "" if given is None else text_of(from_text(given, "[") if isinstance(given, str) and given.lstrip().startswith('[{"type"') else given, 'the member "system"')
+
+
+def are_messages(value):
+    """Whether it is a list of messages, or the JSON text of one; a text may be JSON and mean itself."""
+    try:
+        found = from_text(value, "[")
+    except Refused:
+        return False
+    return isinstance(found, list) and bool(found) and all(isinstance(turn, dict) and not {"role", "from"}.isdisjoint(turn) for turn in found)
+
+
+def names_in(messages, tools, variables):
+    """The names by which a template would ask for what is beside the texts of a chat."""
+    found = dict.fromkeys(name for message in messages for name in message if name not in {"role", "content", *DESCRIPTIONS})
+    return [*found, *(["tools"] if tools else []), *variables]
 
 
 def turns_of(turns, name):

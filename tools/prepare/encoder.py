@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy
 
 from prepare import bounds, formats, masks
+from prepare.conversations import names_in
 from prepare.errors import Refused, UserError
 
 
@@ -22,6 +23,7 @@ class Encoder:
         self.template = template  # a function, called for the first chat
         self.loss_on = loss_on  # None: what is usual for each kind of sample
         self.max_length = max_length
+        self.unasked = {}  # names of what chats have beside their texts and the template does not ask for
         self.last_learnt = None  # the special token that ends an answer: generation ends there
         self.end_id = tokenizer.end_id() if append_end else None
         if append_end and self.end_id is None:
@@ -82,6 +84,7 @@ class Encoder:
     def rendered(self, sample, template):
         """The texts of a chat, and how its mask follows from their tokens."""
         template.check_roles(sample.strange)
+        self.unasked |= dict.fromkeys(template.unnamed(names_in(sample.messages, sample.tools, sample.variables)))
         if self.loss_on == "all":
             return masks.Whole(sample, template)
         if template.has_generation and not self.learns_completion(sample):

@@ -246,16 +246,38 @@ def files_of(folder, name, config=None):
         config, given, folder = configs.files_of(folder, name, config)
     elif config is not None:
         raise UserError(f"[prepare] dataset {name} has no configs (README.md lists none); leave --dataset_config out")
-    found = hub.training(folder, data_below(folder)) if given is None else given
+    below = data_below(folder) if given is None else given
+    found = hub.training(folder, below) if given is None else given
+    if given is None:
+        hub.check_splits(found, name)
     kinds = sorted({kind_of(path)[0] for path in found})
     if len(kinds) != 1:
         what = f"has files of several kinds ({', '.join(kinds)}); name one of them" if kinds else f"has no file of a known kind: {KINDS}"
+        if below and not found:
+            what = f"has files of other splits than train alone ({below[0].relative_to(folder)}, ...); name one of them"
         raise UserError(f"[prepare] the folder {folder} of dataset {name} {what}")
     return found, config
 
 
 def data_below(folder):
-    return [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in DESCRIPTIONS and is_data(path)]
+    found = [path for path in sorted(folder.rglob("*")) if not hub.is_hidden(path.relative_to(folder)) and path.is_file() and path.name not in DESCRIPTIONS and is_data(path)]
+    listed = {place: files_of_state(place) for place in {path.parent for path in found}}
+    return [path for path in found if listed[path.parent] is None or path.name in listed[path.parent]]
+
+
+def files_of_state(folder):
+    """The files that `datasets` lists for what it saved to a folder, beside which it keeps its own cache; None: it lists none."""
+    if not is_file(folder / "state.json"):
+        return None
+    state = read_json(folder / "state.json")
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise UserError(f"[prepare] {folder / 'state.json'} chooses rows by a table of indices, which is not read; save the data set again by flatten_indices().save_to_disk")
+    listed = state.get("_data_files")
+    names = [item.get("filename") for item in listed if isinstance(item, dict)] if isinstance(listed, list) else None
+    absent = next((name for name in names or [] if not (isinstance(name, str) and is_file(folder / name))), None)
+    if absent is not None:
+        raise UserError(f"[prepare] {folder / 'state.json'} lists {absent}, which is not there; copy the data set whole")
+    return names
 
 
 def resolved(name, config=None):
@@ -264,4 +286,4 @@ def resolved(name, config=None):
         return None
     found, config = files_of(data_folder(name), name, config)
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"{name} is {found[0]}{more}{f' (its config {config})' if config else ''}"
+    return "; ".join([f"{name} is {found[0]}{more}{f' (its config {config})' if config else ''}", *hub.notes_of_shards(found)])

@@ -6,10 +6,11 @@ A sample is one of three things, whatever the format: Text (a prompt, which may 
 from typing import Any, NamedTuple
 
 from prepare import members
-from prepare.conversations import from_text, kind, strange_roles, system_of, tools_of, turns_of, variables_of, with_system
+from prepare.conversations import are_messages, from_text, kind, strange_roles, system_of, tools_of, turns_of, variables_of, with_system
 from prepare.errors import Refused, UserError
 
 IGNORED_LABEL = -100
+MASKS = ("mask", "loss_mask", "assistant_masks", "completion_mask")
 
 
 class Text(NamedTuple):
@@ -89,7 +90,7 @@ def pairs_of_history(record):
 
 def prompt(record):
     first, second = record.get("prompt"), record.get("completion")
-    if isinstance(first, str) and isinstance(second, str) and not first.lstrip().startswith('[{"'):
+    if isinstance(first, str) and isinstance(second, str) and not are_messages(first) and not are_messages(second):
         other = next((name for name in ("system", "tools", "functions", "chat_template_kwargs") if not members.is_empty(record.get(name))), None)
         if other is not None:
             raise Refused(f'"{other}" belongs to a chat, and "prompt" and "completion" are texts; give them as lists of messages')
@@ -154,6 +155,7 @@ def marked_tokens(record, ids):
     """Which tokens the record lets be learnt; None: it says nothing."""
     import numpy
 
+    masks = [name for name in MASKS if record.get(name) is not None]
     if record.get("labels") is not None:
         labels = whole_numbers(record, "labels", len(ids))
         if record.get("attention_mask") is not None:  # what is said of padding says nothing
@@ -162,21 +164,25 @@ def marked_tokens(record, ids):
         if wrong.any():
             at = int(wrong.argmax())
             raise Refused(f'"labels"[{at}] is {labels[at]}, the token there is {ids[at]}; a label is its token or {IGNORED_LABEL}')
-        return labels != IGNORED_LABEL
-    for name in ("mask", "loss_mask", "assistant_masks", "completion_mask"):
-        if record.get(name) is not None:
-            mask = whole_numbers(record, name, len(ids))
-            if ((mask != 0) & (mask != 1)).any():
-                raise Refused(f'"{name}" has other values than 0 and 1')
-            return mask == 1
-    return None
+        found = [("labels", labels != IGNORED_LABEL)]
+    else:
+        found = []
+    for name in masks:
+        mask = whole_numbers(record, name, len(ids))
+        if ((mask != 0) & (mask != 1)).any():
+            raise Refused(f'"{name}" has other values than 0 and 1')
+        found.append((name, mask == 1))
+    for name, mask in found[1:]:
+        if (mask != found[0][1]).any():
+            raise Refused(f'"{name}" marks other tokens than "{found[0][0]}"; keep one of them')
+    return found[0][1] if found else None
 
 
 def whole_numbers(record, name, length=None):
     import numpy  # here, so that formats are told apart without it
 
     try:
-        found = numpy.asarray(record.get(name))
+        found = numpy.asarray(from_text(record.get(name), "["))
     except ValueError:
         found = numpy.empty(0, object)
     if found.ndim == 1 and found.dtype.kind == "b":
@@ -205,8 +211,9 @@ LEARNT = {"tokens": "labels", "messages": "assistant", "sharegpt": "assistant", 
 def detect(record):
     """The name of the format of a file's first record."""
     if isinstance(record.value, dict):
+        there = {member for member, value in record.value.items() if value is not None}  # as a table's row has it
         for name, (_, needed) in FORMATS.items():
-            if needed <= record.value.keys():
+            if needed <= there:
                 is_chat = name == "alpaca" and not all(members.is_empty(record.value.get(member)) for member in ("system", "history"))
                 return "alpaca_chat" if is_chat else name
     has = ", ".join(record.value) if isinstance(record.value, dict) else kind(record.value)
@@ -229,4 +236,5 @@ def sample_of(name, record):
     """(the sample, the members that are not used). Refused: the record does not fit the format."""
     if not isinstance(record.value, dict):
         raise Refused(f"it is {kind(record.value)}, an object is needed")
-    return FORMATS[name][0](record.value), members.unused(name, record.value)
+    sample = FORMATS[name][0](record.value)
+    return sample, [*members.unused(name, record.value), *(members.unrepeated(name, record.value, sample.messages) if name in ("messages", "sharegpt") else [])]

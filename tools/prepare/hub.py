@@ -77,6 +77,11 @@ def snapshot(kind, name):
     raise UserError(f"[prepare] {name} has {many} revision {revision} in the cache ({repository}); {fetch}")
 
 
+def is_hidden(path):
+    """Notebooks, archives and downloads leave copies under such names; `datasets` reads none of them."""
+    return any(part.startswith((".", "__")) for part in Path(path).parts)
+
+
 def split_of(path):
     """The split that the words of a path name, or None; the last word counts."""
     words = [SPLITS[word] for word in re.findall(r"[a-z]+", str(path).lower()) if word in SPLITS]
@@ -87,3 +92,33 @@ def training(folder, found):
     """Those of the files found in a folder that are trained on: of the split train, or else of no split."""
     splits = {path: split_of(path.relative_to(folder)) for path in found}
     return [path for path in found if splits[path] == "train"] or [path for path in found if splits[path] is None]
+
+
+def shards_of(found):
+    """(folder, name) -> {number of shards -> those that are there} of files called as "train-00000-of-00002.parquet"."""
+    shards = {}
+    for path in found:
+        named = re.fullmatch(r"(.*?)-(\d{5})-of-(\d{5})\b.*", path.name)
+        if named:
+            shards.setdefault((path.parent, named[1]), {}).setdefault(int(named[3]), set()).add(int(named[2]))
+    return shards
+
+
+def check_splits(found, name):
+    """UserError: the files are of several splits, as "train_sft" and "train_gen", which are no parts of one."""
+    stems = {}
+    for folder, stem in shards_of(found):
+        stems.setdefault(folder, []).append(stem)
+    several = next((names for names in stems.values() if len(names) > 1), None)
+    if several:
+        raise UserError(f"[prepare] dataset {name} has several splits to train on: {', '.join(sorted(several))}; name the files of one, with commas between them")
+
+
+def notes_of_shards(found):
+    """Lines about shards that are missing, or that two writings left."""
+    for (folder, stem), counts in shards_of(found).items():
+        whole = " and ".join(str(count) for count in sorted(counts))
+        if len(counts) > 1:
+            yield f"{folder} has shards of two writings of {stem}, in {whole} parts; all of them are read"
+        elif len(there := next(iter(counts.values()))) < (count := next(iter(counts))):
+            yield f"{folder} has {len(there)} of the {count} shards of {stem}; the others are not there"

@@ -44,26 +44,44 @@ def parsed(text):
 
 
 def lines(file, path):
-    """(line, record) of a file with one JSON object per line; blank lines are skipped."""
+    """(line, record) of a file with one JSON object per line; blank lines are skipped. A file that begins as an array is one,
+    whatever its ending says, as for other readers."""
+    is_first = True
     for number, text in lines_of(file):
         if isinstance(text, Refused):
             yield number, text
         elif not text.isspace():
+            if is_first and text.lstrip().startswith("["):
+                yield from values(Rest(text, file), path, number)
+                return
+            is_first = False
             try:
                 yield number, parsed(text)
             except ValueError as error:
                 raise UserError(f"[prepare] {path}:{number}: no JSON: {error}; give one record per line") from None
 
 
+class Rest:
+    """A file from which a text was read already."""
+
+    def __init__(self, text, file):
+        self.text = text
+        self.file = file
+
+    def read(self, count):
+        found, self.text = self.text or self.file.read(count), ""
+        return found
+
+
 class Values:
     """JSON values of a text that is read piece by piece."""
 
-    def __init__(self, file, path):
+    def __init__(self, file, path, line=1):
         self.file = file
         self.path = path
         self.buffer = ""
         self.at = 0
-        self.line = 1
+        self.line = line
         self.ended = False
         self.decoder = json.JSONDecoder()
 
@@ -132,9 +150,9 @@ class Values:
         return UserError(f"[prepare] {self.path}:{self.line}: {what}; give an array of records")
 
 
-def values(file, path):
+def values(file, path, line=1):
     """(line, record) of an array of records, or of records one behind the other."""
-    stream = Values(file, path)
+    stream = Values(file, path, line)
     if stream.peek() != "[":
         while stream.peek():
             yield stream.value()

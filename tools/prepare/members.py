@@ -39,8 +39,19 @@ OTHER_TASKS = {"chosen", "completions", "kto_tag", "label", "labels", "rejected"
 VERDICTS = ("kto_tag", "label")
 
 
+# Texts that data sets of chats repeat beside the messages.
+REPEATED = ("text", "prompt", "instruction", "input", "output", "completion")
+
+
 def is_empty(value):
-    return value is None or isinstance(value, (str, list, dict)) and not value
+    return value is None or isinstance(value, (str, list, dict)) and not value or value in ("[]", "{}")  # as csv has them
+
+
+def unrepeated(name, record, messages):
+    """The texts beside a chat's messages that none of them has."""
+    texts = [message["content"] for message in messages if message["content"]]
+    others = [member for member in REPEATED if member not in USED[name] and isinstance(record.get(member), str) and record[member].strip()]
+    return [member for member in others if not any(record[member].strip() in text or text in record[member] for text in texts)]
 
 
 def unused(name, record):
@@ -49,7 +60,7 @@ def unused(name, record):
     for member, value in record.items():
         if member in USED[name] or is_empty(value):
             continue
-        if member in VERDICTS and value is False:
+        if member in VERDICTS and (value is False or value in ("false", "False")):
             raise Refused(f'"{member}" is false: the record says that its answer is a bad one, and that would be learnt; leave such records out')
         if member in REFUSED and not (member == "weight" and value == 1):
             other = ", or make chats of all instructions by --dataset_format alpaca_chat" if name == "alpaca" and member in USED["alpaca_chat"] else ", or put it into the text"

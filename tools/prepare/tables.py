@@ -4,7 +4,7 @@ import csv
 
 from prepare import bounds
 from prepare.errors import Refused, UserError, first_line
-from prepare.json_stream import lines_of, parsed
+from prepare.json_stream import lines_of
 
 # Few, since a dictionary makes a megabyte of each row of a small file.
 BATCH_ROWS = 32
@@ -39,7 +39,7 @@ def csv_records(file, path):
             if None in row or None in row.values():
                 raise UserError(f"[prepare] {path}:{reader.line_num}: {'more' if None in row else 'fewer'} fields than the {len(reader.fieldnames)} of the first line; mend the row")
             lines.size = 0
-            yield reader.line_num, record_of(row)
+            yield reader.line_num, row
     except csv.Error as error:
         raise UserError(f"[prepare] {path}:{reader.line_num}: {error}; give comma-separated values with a first line of names") from None
 
@@ -48,22 +48,6 @@ def check_names(names, path):
     double = next((name for number, name in enumerate(names) if name in names[:number]), None) if len(set(names)) < len(names) else None
     if double is not None:
         raise UserError(f'[prepare] {path}: two columns are named "{double}", so one would hide the other; rename one')
-
-
-def record_of(row):
-    """The row, or the Refused of one of its fields."""
-    found = {name: from_field(text) for name, text in row.items()}
-    return next((value for value in found.values() if isinstance(value, Refused)), found)
-
-
-def from_field(text):
-    """A list or an object where the field holds one as JSON: messages, token ids."""
-    if text[:1] in {"[", "{"}:
-        try:
-            return parsed(text)
-        except ValueError:
-            return text
-    return text
 
 
 def parquet_records(path):

@@ -34,6 +34,7 @@ class Template:
         self.tokenizer = tokenizer
         self.hash = xxhash.xxh3_128_hexdigest(text.encode())
         self.renderer = chat_template_utils.render_jinja_template
+        self.asked = {}  # name -> whether the text has it
         self.has_generation = GENERATION.search(text) is not None
         try:
             with template_bounds(f"the template {name}"):
@@ -50,6 +51,13 @@ class Template:
         for role, what in strange:
             if f"'{role}'" not in self.text and f'"{role}"' not in self.text:
                 raise refusal_of_role(role, what)
+
+    def unnamed(self, names):
+        """Those of the names by which the text asks for nothing."""
+        for name in names:
+            if name not in self.asked:
+                self.asked[name] = re.search(rf"\b{re.escape(name)}\b", self.text) is not None
+        return [name for name in names if not self.asked[name]]
 
     def render(self, messages, tools, add_generation_prompt=False, spans=False, variables=None):
         """The text, and with `spans` the [begin, end) of its characters that {% generation %} marks."""

@@ -68,6 +68,7 @@ def other_specials(config):
 def with_map(config, special_tokens_map):
     """tokenizer_config.json with the members of special_tokens_map.json in the place of its own."""
     newer, older = MORE_NAMES
+    special_tokens_map = {name: value for name, value in special_tokens_map.items() if name != "tokenizer_class"}  # the class is chosen before
     listed = next((config[name] for name in MORE_NAMES if name in config), None)
     more = special_tokens_map.get(newer)
     if isinstance(more, list):

@@ -41,6 +41,7 @@ bool has_member(const JsonValue& root, std::string_view key) {
 // Two names of the list of special tokens without a name.
 constexpr std::string_view kNewMore = "extra_special_tokens";
 constexpr std::string_view kOldMore = "additional_special_tokens";
+constexpr std::string_view kClass = "tokenizer_class";
 
 constexpr std::array<std::string_view, 7> kSpecialNames = {
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
@@ -318,13 +319,16 @@ std::string merged(const std::optional<JsonDocument>& config, const JsonValue& m
       if (is_more && value.is_array() && (key == kNewMore || !more)) {
         more = value;
       }
-      const bool is_replaced = has_member(map, key) && key != kOldMore;
+      const bool is_replaced = has_member(map, key) && key != kOldMore && key != kClass;
       if (!is_replaced && !(is_more && has_member(map, kNewMore))) {
         json.key(key).raw(simdjson::minify(value.raw()));
       }
     }
   }
   for (const auto& [key, value] : map.members()) {
+    if (key == kClass) {
+      continue;  // the class is chosen before this file is read
+    }
     if (key == kNewMore && value.is_array()) {
       write_union(json, more, value);
     } else if (key != kOldMore || !has_more) {

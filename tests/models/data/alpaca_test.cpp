@@ -33,6 +33,25 @@ TEST(IoAlpaca, ReadsArraysAndLines) {
   }
 }
 
+/// Other readers go by what is in a file, too.
+TEST(IoAlpaca, AFilesFirstCharacterTellsItsForm) {
+  const TempDir dir;
+  const std::string record = R"({"instruction": "i", "output": "o"})";
+  test::put(dir / "lines.json", record + "\n" + record + "\n");
+  EXPECT_EQ(read_alpaca(dir / "lines.json").size(), 2u);
+  test::put(dir / "array.jsonl", "\n[" + record + ",\n" + record + "]\n");
+  EXPECT_EQ(read_alpaca(dir / "array.jsonl").size(), 2u);
+  test::put(dir / "one.json", "{\n  \"instruction\": \"i\",\n  \"output\": \"o\"\n}\n");
+  EXPECT_EQ(read_alpaca(dir / "one.json").size(), 1u);
+}
+
+/// Python writes it where pandas has no value.
+TEST(IoAlpaca, NotANumberIsNamed) {
+  const TempDir dir;
+  test::put(dir / "a.jsonl", R"({"instruction": "NaN: i", "input": NaN, "output": "o"})");
+  expect_error([&] { (void)read_alpaca(dir / "a.jsonl"); }, {"a.jsonl:1", "NaN is no JSON, null"});
+}
+
 TEST(IoAlpaca, AnInputMayBeLeftOut) {
   const TempDir dir;
   test::put(dir / "a.json", R"([{"instruction": "i", "output": "o"},
@@ -141,7 +160,7 @@ TEST(IoAlpaca, RefusesFilesThatHoldNoRecords) {
     expect_error([&] { (void)read_alpaca(dir / name); }, {name, "is empty"});
   }
   test::put(dir / "e.json", R"({"instruction": "i"})");
-  expect_error([&] { (void)read_alpaca(dir / "e.json"); }, {"e.json", "an array is needed"});
+  expect_error([&] { (void)read_alpaca(dir / "e.json"); }, {"e.json:1", "output"});
   test::put(dir / "e.jsonl", "{\"instruction\": \"i\"");
   expect_error([&] { (void)read_alpaca(dir / "e.jsonl"); }, {"e.jsonl:1", "not valid JSON"});
   test::put(dir / "e.jsonl", "{\"instruction\": \"\xFF\", \"input\": \"\", \"output\": \"\"}");

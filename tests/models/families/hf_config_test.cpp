@@ -77,6 +77,14 @@ TEST(IoHfConfig, ReadsTheSpellingOfTransformers5) {
   EXPECT_EQ(config.dtype, "float32");
 }
 
+/// Each of these is a type, or none, to Transformers; editors put the mark before a file.
+TEST(IoHfConfig, ReadsOddSpellings) {
+  EXPECT_EQ(parse(changed(kQwen3, "torch_dtype", "\"torch.float16\"")).dtype, "float16");
+  EXPECT_EQ(parse(changed(kQwen3, "torch_dtype", "\"auto\"")).dtype,
+            parse(changed(kQwen3, "torch_dtype", "null")).dtype);
+  EXPECT_EQ(parse("\xEF\xBB\xBF" + std::string(kQwen3)).dtype, "bfloat16");
+}
+
 TEST(IoHfConfig, ReadsBothSpellingsOfTheReferenceModelsAlike) {
   TANDEM_NEEDS_SHARED("oracles/models");
   for (const char* name : {"qwen3", "qwen3_tied", "gpt2"}) {

@@ -153,6 +153,16 @@ TEST_F(HubPaths, TrainIsTrainedOnWhateverLiesBesideIt) {
   test::expect_error([&] { (void)resolve_dataset_file(path("table")); }, {"tandem prepare"});
 }
 
+/// Notebooks, archives and downloads leave copies there.
+TEST_F(HubPaths, HiddenFilesAreNoData) {
+  put("plain/data.jsonl");
+  for (const char* name : {".ipynb_checkpoints/data-checkpoint.jsonl", "__MACOSX/data.jsonl",
+                           "._data.jsonl", ".cache/old/train.jsonl"}) {
+    put(std::string("plain/") + name);
+  }
+  EXPECT_EQ(resolve_dataset_file(path("plain")).filename(), "data.jsonl");
+}
+
 TEST_F(HubPaths, ARunsFolderStandsForItsModel) {
   put("out/model/config.json");
   put("out/summary.json");

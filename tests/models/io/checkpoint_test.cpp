@@ -185,6 +185,41 @@ TEST(IoCheckpoint, RefusesFoldersWithoutWeights) {
   expect_error([&] { (void)Checkpoint::open(dir / "none"); }, {"is not a folder"});
 }
 
+/// The names in a folder say what it is, and the error says how to go on.
+TEST(IoCheckpoint, TellsWhatAFolderWithoutWeightsIs) {
+  struct Case {
+    const char* name;
+    std::vector<std::string_view> parts;
+  };
+  const std::vector<Case> cases = {
+      {"model-00001-of-00002.safetensors", {"no model.safetensors.index.json", "download"}},
+      {"consolidated.safetensors", {"no name of a model's weights", "model.safetensors"}},
+      {"tf_model.h5", {"another library", "save_pretrained"}},
+      {"flax_model.msgpack", {"another library"}},
+      {"last.ckpt", {"another library"}},
+      {"model.onnx", {"another library"}},
+      {"latest_checkpointed_iteration.txt", {"Megatron"}},
+      {"checkpoint-500/model.safetensors", {"has the weights", "checkpoint-500"}},
+      {"global_step10/mp_rank_00_model_states.pt", {"DeepSpeed", "tandem convert"}},
+      {"pytorch_model_fsdp_0/__0_0.distcp", {"FSDP", "merge-weights"}},
+  };
+  for (const Case& c : cases) {
+    const TempDir dir;
+    std::filesystem::create_directories((dir / c.name).parent_path());
+    test::put(dir / c.name, "x");
+    test::put(dir / "config.json", "{}");
+    try {
+      (void)Checkpoint::open(dir.path());
+      ADD_FAILURE() << c.name;
+    } catch (const Error& error) {
+      for (const std::string_view part : c.parts) {
+        EXPECT_NE(std::string_view(error.what()).find(part), std::string_view::npos)
+            << c.name << ": " << error.what();
+      }
+    }
+  }
+}
+
 TEST(IoCheckpoint, RefusesIndexesThatLeaveTheFolder) {
   for (const char* name :
        {"../model-00001-of-00003.safetensors", "/etc/passwd", "sub/x.safetensors", "..", "",

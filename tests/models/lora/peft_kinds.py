@@ -43,6 +43,8 @@ KINDS = {
     "tied_lora_head": ("qwen2", dict(target_modules=["q_proj", "lm_head"]), None),
     "tied_lora_embedding": ("qwen2", dict(target_modules=["q_proj", "embed_tokens"]), None),
     "norms": ("llama", dict(target_modules=["q_proj"], modules_to_save=["input_layernorm"]), None),
+    "names_in_memory": ("llama", dict(target_modules=["q_proj", "embed_tokens"]), None),
+    "fewer_targets": ("llama", dict(target_modules=["q_proj", "v_proj"]), "target_modules"),
     "parameters": ("llama", dict(target_modules=["q_proj"],
                                  target_parameters=["mlp.down_proj.weight"]), "target_parameters"),
     "tokens": ("llama", dict(target_modules=["q_proj"], trainable_token_indices=[3, 14]),
@@ -91,8 +93,21 @@ def make(kind, folder):
                 value.add_(0.1 * torch.randn_like(value))
     model.eval()
     model.save_pretrained(folder / "adapter")
+    change(kind, folder / "adapter")
     with torch.no_grad():
         return model(torch.tensor(IDS)).logits[0].tolist()
+
+
+def change(kind, adapter):
+    """What two kinds have beside what PEFT saves."""
+    from safetensors.torch import load_file, save_file
+    if kind == "names_in_memory":
+        path = adapter / "adapter_model.safetensors"
+        save_file({re.sub(r"(\.lora_\w+)", r"\1.default", name): value
+                   for name, value in load_file(path).items()}, path)
+    if kind == "fewer_targets":  # PEFT leaves v_proj's tensors out without a word
+        path = adapter / "adapter_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "target_modules": ["q_proj"]}))
 
 
 def run(command, text=""):

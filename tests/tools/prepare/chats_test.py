@@ -168,6 +168,31 @@ class Chats(PrepareTest):
             self.assertIn(what, self.why(record))
         self.same({"messages": CHAT, "images": [], "history": None, "weight": 1, "id": 5, "source": "x"}, {"messages": CHAT})
 
+    def test_a_member_that_may_say_what_is_learnt_is_named(self):
+        """Trainers let users choose its name."""
+        for member in ("mask", "loss_mask", "masked", "training", "trainable", "learn", "loss_weight"):
+            self.assertIn(f'"{member}" of message 2', self.why({"messages": [CHAT[0], {**CHAT[1], member: False}]}))
+
+    def test_what_the_template_does_not_ask_for_is_said(self):
+        data = self.write("d.jsonl", [{"messages": [CHAT[0], {**CHAT[1], "reasoning": "hm", "id": 5}], "chat_template_kwargs": {"mood": "fine"}, "tools": [TOOL]}, {"messages": CALLED}])
+        code, out, _ = self.run_command(data, "--chat_template", self.write("t.jinja", "{% for m in messages %}{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}"))
+        self.assertEqual(code, 0)
+        self.assertIn("note     the template does not ask for: reasoning, tools, mood, tool_calls\n", out)
+        _, out, _ = self.run_command(self.write("d.jsonl", [{"messages": CALLED, "tools": [TOOL]}]), "--chat_template", self.write("t.jinja", TEMPLATE))
+        self.assertNotIn("note ", out)
+
+    def test_a_text_beside_the_messages_is_one_of_them_or_said(self):
+        for more, said in (({"prompt": USER, "output": SAID}, False), ({"text": f"User: {USER}"}, False), ({"instruction": "Be brief."}, True)):
+            _, out, _ = self.run_command(self.write("d.jsonl", [{"messages": CHAT, **more}]), "--chat_template", DEMO / "chat_template.jinja")
+            self.assertEqual("not used: instruction\n" in out, said, more)
+            self.assertEqual("note " in out, said, more)
+
+    def test_other_spellings(self):
+        self.same({"conversations": [{"from": "prompter", "value": USER}, {"from": "tool_call", "value": json.dumps(CALL["function"])}, {"from": "tool_response", "value": "It is."}, {"from": "gpt", "value": SAID}]}, {"messages": CALLED})
+        self.same({"messages": CHAT, "tools": {}}, {"messages": CHAT})
+        for calls, what in (([5], '"tool_calls" of message 2 holds a number'), ([{"name": "moon", "parameters": {"a": "b"}}], 'a call of message 2 has its arguments under "parameters"')):
+            self.assertIn(what, self.why({"messages": [CHAT[0], {"role": "assistant", "content": "", "tool_calls": calls}]}))
+
     def test_what_nobody_knows_is_said_once(self):
         data = self.write("d.jsonl", [{"messages": CHAT, "oddity": n, "id": n} for n in range(5)])
         code, out, _ = self.run_command(data, "--chat_template", DEMO / "chat_template.jinja")
@@ -211,6 +236,13 @@ class Tokens(PrepareTest):
         for record, what in (({"input_ids": ids, "attention_mask": [1, 0, 1]}, "between tokens that are seen"), ({"input_ids": ids, "attention_mask": [1, 1, 2]}, "packed records"), ({"input_ids": ids, "attention_mask": [0, 0, 0]}, "leaves no token"),
                              ({"input_ids": ids, "position_ids": [0, 1, 0]}, '"position_ids" says'), ({"input_ids": ids, "token_type_ids": [0, 1, 1]}, '"token_type_ids" says'), ({"input_ids": ids, "attention_mask": [1]}, "has 1 entries")):
             self.assertIn(what, self.refused(self.write("i.jsonl", [record])))
+
+    def test_masks_that_differ_are_refused(self):
+        ids = [5, 6, 7]
+        for masks in ({"completion_mask": [0, 1, 1], "assistant_masks": [0, 0, 1]}, {"labels": ids, "completion_mask": [0, 0, 1]}):
+            self.assertIn(f'marks other tokens than "{"labels" if "labels" in masks else "assistant_masks"}"', self.refused(self.write("i.jsonl", [{"input_ids": ids, **masks}])))
+        found = self.prepare(self.write("i.jsonl", [{"input_ids": ids, "labels": [-100, 6, 7], "completion_mask": [0, 1, 1]}]))
+        self.assertEqual(found.masks, [[0, 1, 1]])
 
     def test_labels_that_are_the_ids_mark_no_prompt(self):
         found = self.prepare(self.write("i.jsonl", [{"input_ids": [5, 6], "labels": [5, 6]}, {"input_ids": [5, 6], "labels": [-100, 6]}, {"input_ids": [5, 6, 7], "labels": [-100, -100, 7]}]))

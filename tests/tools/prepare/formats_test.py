@@ -41,6 +41,33 @@ class Formats(PrepareTest):
         found = self.prepare(self.write("a.jsonl", records))
         self.assertEqual(found.ids, [ids("### Instruction:\nSay it.\n\n### Response:\nIt.") + [END]] * 4)
 
+    def test_a_text_that_is_json_stays_a_text(self):
+        expected = self.prepare(self.write("a.jsonl", [{"instruction": "[1, 2]", "output": '{"a": 1}'}])).ids
+        (self.folder / "a.csv").write_text('instruction,output\n"[1, 2]","{""a"": 1}"\n', encoding="utf-8")
+        self.assertEqual(self.prepare(self.folder / "a.csv").ids, expected)
+        found = self.prepare(self.write("p.jsonl", [{"prompt": '[{"a": 1}]', "completion": '[{"b": 2}]'}]))
+        self.assertEqual(found.ids, [ids('[{"a": 1}][{"b": 2}]') + [END]])
+        (self.folder / "x.tokens").unlink()
+        self.assertIn("both lists of messages", self.refused(self.write("p.jsonl", [{"prompt": json.dumps(CHAT[:1]), "completion": "Yes."}])))
+
+    def test_a_verdict_of_a_table_is_one(self):
+        (self.folder / "a.csv").write_text("instruction,output,label\na,b,False\n", encoding="utf-8")
+        self.assertIn('"label" is false', self.refused(self.folder / "a.csv"))
+
+    def test_null_members_tell_no_form(self):
+        """As a table's rows have them, whose columns are those of all records."""
+        record = {"instruction": "Say it.", "output": "It."}
+        found = self.prepare(self.write("a.jsonl", [{"messages": None, **record, "input_ids": None}]))
+        self.assertEqual(found.ids, self.prepare(self.write("b.jsonl", [record])).ids)
+
+    def test_an_array_is_told_by_its_first_character(self):
+        records = [{"instruction": "Say it.", "output": "It."}, {"instruction": "Go.", "output": "Gone."}]
+        expected = self.prepare(self.write("b.json", records)).ids
+        for text in (json.dumps(records), "\n" + json.dumps(records, indent=1) + "\n"):
+            self.assertEqual(self.prepare(self.write("a.jsonl", text)).ids, expected)
+        (self.folder / "x.tokens").unlink()
+        self.assertIn("a.jsonl:3: record 2", self.refused(self.write("a.jsonl", '[{"instruction": "a", "output": "b"},\n\n5]')))
+
     def test_loss_on_and_append_eos(self):
         data = self.write("a.json", [{"instruction": "Say it.", "output": "It."}])
         self.assertEqual(set(self.prepare(data, "--loss_on", "all").masks[0]), {1})

@@ -98,6 +98,41 @@ class Cache(unittest.TestCase):
         self.put("plain/test.jsonl")
         self.assertEqual([path.name for path in files.data_files(self.root / "plain")], ["latest.jsonl"])
 
+    def names(self, folder):
+        return [path.name for path in files.data_files(self.root / folder)]
+
+    def test_hidden_files_are_no_data(self):
+        for name in ("a.jsonl", ".ipynb_checkpoints/a-checkpoint.jsonl", "__MACOSX/a.jsonl", "._a.jsonl", ".cache/train.jsonl"):
+            self.put(f"set/{name}")
+        self.assertEqual(self.names("set"), ["a.jsonl"])
+
+    def test_what_datasets_saved_is_what_it_lists(self):
+        for name in ("data-00000-of-00001.arrow", "cache-0f1e.arrow"):
+            self.put(f"set/{name}")
+        state = self.root / "set" / "state.json"
+        state.write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+        self.assertEqual(self.names("set"), ["data-00000-of-00001.arrow"])
+        for change, what in (({"_data_files": [{"filename": "gone.arrow"}]}, "lists gone.arrow"), ({"_indices_data_files": [{"filename": "i.arrow"}]}, "flatten_indices")):
+            state.write_text(json.dumps(change))
+            with self.assertRaisesRegex(UserError, what):
+                self.names("set")
+
+    def test_splits_of_shards_are_not_joined(self):
+        for name in ("train_sft-00000-of-00001.parquet", "train_gen-00000-of-00001.parquet", "test_sft-00000-of-00001.parquet"):
+            self.put(f"set/data/{name}")
+        with self.assertRaisesRegex(UserError, "several splits to train on: train_gen, train_sft"):
+            self.names("set")
+        self.put("test/test.jsonl")
+        with self.assertRaisesRegex(UserError, "other splits than train alone .test.jsonl"):
+            self.names("test")
+
+    def test_missing_shards_are_said(self):
+        self.put("set/train-00000-of-00003.parquet")
+        self.put("set/train-00002-of-00003.parquet")
+        self.assertIn("has 2 of the 3 shards of train", files.resolved(str(self.root / "set")))
+        self.put("set/train-00000-of-00001.parquet")
+        self.assertIn("shards of two writings of train, in 1 and 3 parts", files.resolved(str(self.root / "set")))
+
 
 class Contents(unittest.TestCase):
     def test_a_file_that_is_something_else_is_told_by_its_first_bytes(self):
@@ -164,6 +199,7 @@ class Tokens(unittest.TestCase):
         self.check({"pad_token": "<q>", "sep_token": "<s>"}, "<p><i><u><s>a", [96, 97, 98, 95, 64], special_map=more)
         self.check({"added_tokens_decoder": {"95": token}}, "<t><p>", [95, *(BYTES[c] for c in "<p>")], special_map=more)
         self.check({"extra_special_tokens": ["<t>"]}, "<u><t><p>", [97, 96, 95], special_map={"pad_token": "<p>", "extra_special_tokens": ["<t>", "<u>"]})
+        self.check({"tokenizer_class": "PreTrainedTokenizerFast"}, "a<p>", [64, 95], special_map={"pad_token": "<p>", "tokenizer_class": "Qwen2Tokenizer"})
 
     def test_tokens_that_the_class_has(self):
         text = "a<|endoftext|>b"

@@ -1,0 +1,43 @@
+// models/adapter_targets.hpp — the modules that an adapter_config.json allows adapters on, by
+// PEFT's rules. PEFT passes over tensors of other modules without a word.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "actors/storage/json.hpp"
+#include "models/name_pattern.hpp"
+
+namespace tandem {
+
+class AdapterTargets {
+ public:
+  AdapterTargets() = default;
+  explicit AdapterTargets(const JsonValue& root);
+
+  /// The field that leaves a module out; empty: none does.
+  [[nodiscard]] std::string_view left_out_by(std::string_view module) const;
+
+ private:
+  /// A field that is a pattern for whole names, or a list of ends of names; neither: it says
+  /// nothing.
+  struct Names {
+    std::optional<NamePattern> pattern;
+    std::vector<std::string> ends;
+    [[nodiscard]] bool is_given() const { return pattern || !ends.empty(); }
+    [[nodiscard]] bool has(std::string_view module) const;
+  };
+
+  static Names names_at(const JsonValue& root, std::string_view key);
+  [[nodiscard]] std::optional<std::int64_t> layer_of(std::string_view module) const;
+
+  Names targets_;
+  Names excluded_;
+  std::vector<std::int64_t> layers_;
+  std::vector<std::string> layer_lists_;  // names of the lists that layers are counted in
+};
+
+}  // namespace tandem
