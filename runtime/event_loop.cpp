@@ -166,6 +166,16 @@ void EventLoop::set_message_tap(MessageTap* tap) noexcept {
 }
 
 void EventLoop::run_until(const bool& done) {
+  // Afterwards a foreign loop looks here again, for what comes then.
+  struct AtEnd {
+    detail::ForeignWake* foreign;
+    ~AtEnd() {
+      if (foreign != nullptr) {
+        foreign->ring();
+      }
+    }
+  };
+  const AtEnd at_end{foreign_.get()};
   looked_ns_ = real_now_ns();
   detail::t_running.count = 0;
   look_around();  // or runs that end in their first batch would never come to it

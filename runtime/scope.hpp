@@ -6,10 +6,13 @@
 // that dies because an exception passes, where its loop does not run, asks its tasks to stop and
 // waits for them. Failures of a scope that dies without a join() or failures() that came after them
 // are said on stderr.
+//
 // It may own actors: start<A>(args...) makes one and starts it; join() closes it when all else has
-// ended, the newest first, and it dies with the scope.
+// ended, the newest first, and it dies with the scope. Children of such an actor end with it.
+//
 // Thread rule: the loop's thread (or of the owner's while the loop does not run); spawn() from
 // any thread, while the scope lives.
+//
 // Cancel rule: request_stop() asks, the tasks end themselves; nothing is destroyed under way.
 //
 //   co_await with_scope([](Scope& scope, int n) -> Task<> {
@@ -108,6 +111,7 @@ class Scope {
  private:
   friend struct detail::LeaveScope;
   friend class detail::Mailbox;
+  friend class Children;
   template <class, class...>
   friend class Actor;
 
@@ -154,7 +158,7 @@ class Scope {
   std::atomic<std::size_t> arriving_{0};         // tasks on their way from other threads
   std::vector<std::unique_ptr<Owned>> owned_;
   std::size_t may_be_open_ = 0;    // those of owned_ behind this number have ended
-  std::size_t owned_running_ = 0;  // tasks of owned actors
+  std::size_t owned_running_ = 0;  // tasks of owned actors, and what looks after their children
   bool starts_owned_ = false;      // the actor that is started now is one
   bool joining_ = false;
   Scope* next_on_loop_ = nullptr;

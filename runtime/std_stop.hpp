@@ -30,13 +30,13 @@ class StopFromStd {
   std::stop_callback<Request> callback_;
 };
 
-/// A std::stop_token that is stopped with `from`, while this lives.
-class StdStop : StopCallback {
+/// A std::stop_token that is stopped with `from`, while this lives. It may outlive that.
+class StdStop : LooseStopCallback {
  public:
   explicit StdStop(const StopToken& from)
-      : StopCallback([](StopCallback& self) noexcept {
-          static_cast<StdStop&>(self).source_.request_stop();
-        }) {
+      : LooseStopCallback(
+            [](StopCallback& self) noexcept { static_cast<StdStop&>(self).source_.request_stop(); },
+            [](StopCallback&) noexcept {}) {
     from.link(*this);
   }
   [[nodiscard]] std::stop_token token() const noexcept { return source_.get_token(); }

@@ -39,9 +39,16 @@ void StopHandle::request_stop() const noexcept {
   }
 }
 
+void LooseStopCallback::tell(StopCallback& callback) noexcept {
+  static_cast<LooseStopCallback&>(callback).then(callback);
+}
+
 StopSource::FromParent::FromParent(StopSource& child_in) noexcept
-    : StopCallback(
-          [](StopCallback& self) noexcept { static_cast<FromParent&>(self).child.request_stop(); }),
+    : LooseStopCallback(
+          [](StopCallback& self) noexcept { static_cast<FromParent&>(self).child.request_stop(); },
+          [](StopCallback& self) noexcept {
+            static_cast<FromParent&>(self).child.state_->parent = nullptr;
+          }),
       child(child_in) {}
 
 StopSource::StopSource(StopToken parent) : state_(new detail::StopState), from_parent_(*this) {
@@ -53,6 +60,13 @@ StopSource::StopSource(StopToken parent) : state_(new detail::StopState), from_p
 }
 
 StopSource::~StopSource() {
+  for (StopCallback* at = state_->first; at != nullptr;) {
+    StopCallback& callback = *std::exchange(at, at->next);
+    if (callback.on_stop == &LooseStopCallback::tell) {
+      callback.unlink();
+      static_cast<LooseStopCallback&>(callback).on_end(callback);
+    }
+  }
   TANDEM_CHECK(state_->first == nullptr, "a stop source died while a coroutine waits on its token");
   state_->orphaned = true;
   state_->parent = nullptr;

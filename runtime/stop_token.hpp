@@ -56,6 +56,18 @@ struct StopCallback {
   StopCallback** link_to_this = nullptr;  // the pointer that points here; null: not in a list
 };
 
+/// One that may outlive the source, which coroutines that wait may not: when the source dies, it is
+/// out of the list, and `on_end` is called.
+struct LooseStopCallback : StopCallback {
+  LooseStopCallback(OnStop function, OnStop end) noexcept
+      : StopCallback(&LooseStopCallback::tell), then(function), on_end(end) {}
+  /// The on_stop of all of them, by which a source knows them.
+  static void tell(StopCallback& callback) noexcept;
+
+  OnStop then;
+  OnStop on_end;
+};
+
 namespace detail {
 /// The state that a source shares with its tokens, counted.
 struct StopState {
@@ -160,7 +172,8 @@ class StopSource {
   StopSource() : StopSource(StopToken()) {}
   /// Stops when `parent` stops, too.
   explicit StopSource(StopToken parent);
-  /// No coroutine may wait on a token any more.
+  /// No coroutine may wait on a token any more. Sources below it live on, and are not stopped by
+  /// it.
   ~StopSource();
   StopSource(const StopSource&) = delete;
   StopSource& operator=(const StopSource&) = delete;
@@ -174,7 +187,7 @@ class StopSource {
   void forget_all() noexcept;
 
  private:
-  struct FromParent : StopCallback {
+  struct FromParent : LooseStopCallback {
     explicit FromParent(StopSource& child) noexcept;
     StopSource& child;
   };

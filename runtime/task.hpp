@@ -57,12 +57,10 @@ struct TaskPromiseBase {
     FrameRecycler::deallocate(block, bytes);
   }
   // Code that is compiled with -fcoro-aligned-allocation calls it: the frame's variables say how
-  // far.
+  // far. There is no such operator delete: without that option clang would choose it for results
+  // that ask for more than 16 bytes, and refuse its own choice.
   static void* operator new(std::size_t bytes, std::align_val_t alignment) {
     return FrameRecycler::allocate(bytes, alignment);
-  }
-  static void operator delete(void* block, std::size_t bytes, std::align_val_t alignment) noexcept {
-    FrameRecycler::deallocate(block, bytes, alignment);
   }
 
   /// Every co_await passes here: it notes the source line, for the printed chain.

@@ -5,8 +5,8 @@
 // without one it comes from malloc. All memory comes from malloc with the size of its class, so a
 // frame may be returned to another loop's recycler. In sanitizer builds nothing is reused, and in
 // debug builds a freed frame is overwritten: a dangling use shows at once. Every block is aligned
-// to kAlignment, which the widest SIMD variables need; a frame that asks for more comes from malloc
-// and goes back to it.
+// to kAlignment, which the widest SIMD variables need; a frame that asks for more takes the block
+// that was given back last, if that is aligned so, or a new one.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -60,17 +60,11 @@ class FrameRecycler {
     }
     return allocate_new(kReuse ? index * kGranule : bytes);
   }
-  /// The same for a frame of any alignment.
+  /// The same for a frame of any alignment. It is given back like all others, so that a frame goes
+  /// by its size alone.
   static void* allocate(std::size_t bytes, std::align_val_t alignment) {
     return static_cast<std::size_t>(alignment) <= kAlignment ? allocate(bytes)
-                                                             : allocate_aligned(bytes, alignment);
-  }
-  static void deallocate(void* block, std::size_t bytes, std::align_val_t alignment) noexcept {
-    if (static_cast<std::size_t>(alignment) <= kAlignment) {
-      deallocate(block, bytes);
-    } else {
-      std::free(block);
-    }
+                                                             : allocate_wide(bytes, alignment);
   }
   static void deallocate(void* block, std::size_t bytes) noexcept {
     if constexpr (kReuse) {
@@ -106,6 +100,7 @@ class FrameRecycler {
   };
 
   static void* allocate_new(std::size_t bytes);
+  static void* allocate_wide(std::size_t bytes, std::align_val_t alignment);
   static void* allocate_aligned(std::size_t bytes, std::align_val_t alignment);
 
   std::array<List, kClasses + 1> lists_{};

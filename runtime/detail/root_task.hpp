@@ -62,7 +62,7 @@ class RootTask {
     };
     promise_type* next_in_scope = nullptr;
     std::uint64_t trace_id = 0;    // 0: not traced
-    bool is_owned_actor = false;   // of its scope
+    bool is_owned_actor = false;   // of its scope, or what looks after a child of one
     std::int64_t reported_ns = 0;  // by a watchdog: the wait that began then
 
     RootTask get_return_object(std::source_location location = std::source_location::current()) {

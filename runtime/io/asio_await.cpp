@@ -1,5 +1,7 @@
 #include "runtime/io/asio_await.hpp"
 
+#include "runtime/util/error.hpp"
+
 namespace tandem::detail {
 namespace {
 
@@ -52,6 +54,13 @@ bool is_aborted(const std::exception_ptr& error) noexcept {
   } catch (...) {
     return false;
   }
+}
+
+std::exception_ptr dropped_handler_error() noexcept {
+  return std::make_exception_ptr(
+      failure(ExitCode::kFailure, "asio",
+              "an operation has gone without a result: what it ran on died first; end the "
+              "operation before that"));
 }
 
 CancelSignal::CancelSignal() : kept_(kept_signals().take()) {}

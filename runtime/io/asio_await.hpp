@@ -14,7 +14,12 @@
 // void(exception_ptr, values...), which throws the exception (asio::co_spawn of an awaitable).
 // A value is moved or copied here, unless the signature says T&: then the await gives the reference
 // to what the handler was called with, which lives until then.
-// Adapters take the token as well: as_tuple(use_task), redirect_error(use_task, error).
+// Adapters take the token as well: as_tuple(use_task), redirect_error(use_task, error), and
+// bind_executor, bind_allocator and bind_cancellation_slot, whose slot then stands in for a stop
+// token's.
+// An operation that drops its handler uncalled (because what it ran on has gone) is an Error of the
+// await; so is one whose initiation throws, with what it throws. (A handler that was copied is not
+// missed.)
 // Thread rule: the loop's thread. An Asio object on another io_context than loop.reactor() works
 // without a stop token, which is not passed between threads.
 // Cancel rule: a stop request goes through Asio's cancellation slot; the await ends when the
@@ -127,6 +132,8 @@ struct AsioSignature<std::exception_ptr, Results...> : AsioValues<Results...> {
   return error == asio::error::operation_aborted;
 }
 [[nodiscard]] bool is_aborted(const std::exception_ptr& error) noexcept;
+/// The Error of an operation whose handler died uncalled.
+[[nodiscard]] std::exception_ptr dropped_handler_error() noexcept;
 
 template <bool kThrows, class Initiation, class Arguments, class Signature>
 class AsioAwaiter {
@@ -154,11 +161,15 @@ class AsioAwaiter {
       signal_.emplace();
       stop_.link(on_stop_);
     }
-    std::apply(
-        [this](auto&&... arguments) {
-          std::move(initiation_)(Handler(*this), std::move(arguments)...);
-        },
-        std::move(arguments_));
+    try {
+      std::apply(
+          [this](auto&&... arguments) {
+            std::move(initiation_)(Handler(*this), std::move(arguments)...);
+          },
+          std::move(arguments_));
+    } catch (...) {  // its handler was dropped, or will be: then the coroutine goes on
+      thrown_ = std::current_exception();
+    }
   }
   decltype(auto) await_resume() {
     if (thrown_ != nullptr) {
@@ -190,24 +201,43 @@ class AsioAwaiter {
   }
 
  private:
-  // Asio moves it about and calls it once.
+  // Asio moves it about and calls it once. One that was copied does not miss its call.
   struct Handler {
     using allocator_type = RecyclingAllocator<void>;
     using cancellation_slot_type = asio::cancellation_slot;
     explicit Handler(AsioAwaiter& owner) noexcept : awaiter(&owner) {}
+    Handler(const Handler& other) noexcept : awaiter(other.awaiter), is_only(false) {
+      other.is_only = false;
+    }
+    Handler(Handler&& other) noexcept
+        : awaiter(std::exchange(other.awaiter, nullptr)), is_only(other.is_only) {}
+    Handler& operator=(Handler other) noexcept {
+      std::swap(awaiter, other.awaiter);
+      std::swap(is_only, other.is_only);
+      return *this;
+    }
+    ~Handler() {
+      if (awaiter != nullptr && is_only) [[unlikely]] {
+        awaiter->drop();
+      }
+    }
     [[nodiscard]] allocator_type get_allocator() const noexcept { return {}; }
     [[nodiscard]] cancellation_slot_type get_cancellation_slot() const noexcept {
-      return awaiter->signal_ ? awaiter->signal_->slot() : asio::cancellation_slot();
+      return awaiter != nullptr && awaiter->signal_ ? awaiter->signal_->slot()
+                                                    : asio::cancellation_slot();
     }
     template <class... Results>
     void operator()(Results&&... results) noexcept {
+      TANDEM_CHECK(awaiter != nullptr, "the handler of an Asio operation is called once");
+      AsioAwaiter& mine = *std::exchange(awaiter, nullptr);
       if constexpr (kFails) {
-        awaiter->finish_with(std::forward<Results>(results)...);
+        mine.finish_with(std::forward<Results>(results)...);
       } else {
-        awaiter->finish(std::forward<Results>(results)...);
+        mine.finish(std::forward<Results>(results)...);
       }
     }
-    AsioAwaiter* awaiter;
+    AsioAwaiter* awaiter;  // null: it was called, or moved from
+    mutable bool is_only = true;
   };
   struct OnStop : StopCallback {
     explicit OnStop(AsioAwaiter& owner) noexcept
@@ -231,6 +261,9 @@ class AsioAwaiter {
     } catch (...) {
       thrown_ = std::current_exception();
     }
+    go_on();
+  }
+  void go_on() noexcept {
     if (EventLoop::current_or_null() == loop_) [[likely]] {
       loop_->post(resume_);
       return;
@@ -238,6 +271,17 @@ class AsioAwaiter {
     TANDEM_CHECK(!stop_.can_stop(),
                  "an Asio object that is waited for with a stop token is on its loop's reactor");
     loop_->post_from_any_thread(resume_);
+  }
+  // The handler has died uncalled. With a stop token, elsewhere, it is the end of the loop itself.
+  void drop() noexcept {
+    if (stop_.can_stop()) {
+      if (EventLoop::current_or_null() != loop_) {
+        return;
+      }
+      on_stop_.unlink();
+    }
+    thrown_ = stop_.stop_requested() ? nullptr : dropped_handler_error();
+    go_on();
   }
 
   auto plain() -> typename Signature::Plain {
@@ -295,6 +339,8 @@ struct RedirectedHandler {
 template <bool kThrows, class... Results>
 class asio::async_result<tandem::UseTask<kThrows>, void(Results...)> {
  public:
+  // The adapters of old Asios name it, and call nothing that returns it.
+  using return_type = void;
   template <class Initiation, class... Arguments>
   static auto initiate(Initiation initiation, tandem::UseTask<kThrows> token,
                        Arguments&&... arguments) {

@@ -93,20 +93,25 @@ void Children::request_stop() noexcept {
 // One for each child, a task of the parent's scope: from its start to its final end.
 Task<> Children::look_after(Child* child) {
   for (;;) {
+    const std::uint64_t times_made = child->times_made;
     co_await child->scope->empty();
     ExitReason reason;
     OnExit what = OnExit::kRestart;
-    if (!child->with_another) {
+    if (!child->with_another && child->times_made == times_made) {
       reason = child->exit_reason();
       what = decide(*child, reason);
       if (what == OnExit::kRestart) {
         co_await pause(child);
+        // One that was started since a restart of all began is not a part of it.
+        while (!none_restarts_.is_set() && !child->with_another) {
+          co_await none_restarts_;
+        }
       }
     }
-    if (child->with_another) {  // maybe since it pauses
+    while (child->with_another) {  // maybe since it pauses, maybe once more
       co_await child->remade;
-      child->remade.reset();
-      child->with_another = false;
+    }
+    if (child->times_made != times_made) {
       continue;
     }
     if (what == OnExit::kRestart && !stop_->stop_requested()) {
@@ -186,6 +191,9 @@ Task<> Children::pause(Child* child) {
 
 Task<> Children::restart(Child* failed) {
   ++restarts_;
+  if (options_.strategy == Strategy::kAllForOne) {
+    none_restarts_.reset();
+  }
   std::vector<Child*> all;
   for (const auto& each : children_) {
     Child* child = each.get();
@@ -193,6 +201,7 @@ Task<> Children::restart(Child* failed) {
       all.push_back(child);
     } else if (options_.strategy == Strategy::kAllForOne && !child->ended) {
       child->with_another = true;
+      child->remade.reset();
       child->scope->request_stop();
       all.push_back(child);
     }
@@ -205,10 +214,11 @@ Task<> Children::restart(Child* failed) {
   }
   for (Child* child : all) {
     remake(*child);
-    if (child != failed) {
-      child->remade.set();
-    }
+    ++child->times_made;
+    child->with_another = false;
+    child->remade.set();
   }
+  none_restarts_.set();
 }
 
 void Children::remake(Child& child) {

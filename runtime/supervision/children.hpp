@@ -32,6 +32,7 @@
 //   };
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <iterator>
 #include <list>
@@ -118,6 +119,7 @@ class Children {
     std::optional<Scope> scope;
     std::exception_ptr not_made;  // what the constructor threw at a restart
     bool with_another = false;  // all for one: ends because a sibling failed, and is remade with it
+    std::uint64_t times_made = 0;
     bool ended = false;
     Event remade;
     std::optional<ChildOptions> options;  // of its own
@@ -146,6 +148,7 @@ class Children {
   void* parent_ = nullptr;
   Scope* (*scope_of_parent_)(void* parent) = nullptr;
   void (*give_up_parent_)(void* parent) noexcept = nullptr;
+  bool (*parent_is_owned_)(void* parent) noexcept = nullptr;  // by its scope
   Ask ask_ = nullptr;
   Scope* scope_ = nullptr;
   // Stops all children; there while some run, so that it never outlives the parent's scope.
@@ -154,6 +157,7 @@ class Children {
   std::size_t running_ = 0;
   Event* none_runs_ = nullptr;  // wanted by end_while_unwinding()
   std::uint64_t restarts_ = 0;
+  Event none_restarts_{true};      // of kAllForOne
   std::vector<TimePoint> recent_;  // restarts within the limit's time
   std::optional<TaskFailure> escalated_;
 };
@@ -185,6 +189,10 @@ Children::Children(Actor<Self, Messages...>& parent, Options options)
   parent.children_ = this;
   scope_of_parent_ = [](void* actor) {
     return static_cast<Actor<Self, Messages...>*>(actor)->scope_;
+  };
+  parent_is_owned_ = [](void* actor) noexcept {
+    const auto& self = *static_cast<Actor<Self, Messages...>*>(actor);
+    return !self.ended() && self.root_ != nullptr && self.root_->is_owned_actor;
   };
   give_up_parent_ = [](void* actor) noexcept {
     static_cast<Actor<Self, Messages...>*>(actor)->give_up();
@@ -218,8 +226,10 @@ typename A::AddressType Children::start_child(const ChildOptions* options, Args.
   child.open_scope(scope.loop(), stop_->token());
   child.start();
   ++running_;
-  scope.spawn(std::string_view(child.name), &Children::look_after, this,
-              static_cast<Child*>(&child));
+  // It ends with the parent. A scope that owns the parent does not wait for it to close that.
+  (void)scope.spawn_task(std::string_view(child.name),
+                         parent_is_owned_ && parent_is_owned_(parent_), &Children::look_after, this,
+                         static_cast<Child*>(&child));
   return child.actor->address();
 }
 

@@ -1,6 +1,7 @@
 // Owners of an actor, and errors and exceptions that pass them: nothing is lost, and the process
 // does not end because of it.
 #include <deque>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "runtime/actor.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/std_stop.hpp"
 #include "runtime/util/build.hpp"
 
 namespace tandem {
@@ -228,6 +230,23 @@ TEST(Owner, ATokenThatOutlivesItsSourceSaysWhatItSaidLast) {
   EXPECT_TRUE(stopped.stop_requested());
   EXPECT_FALSE(quiet.stop_requested());
   loop.run([](StopToken token) -> Task<> { co_await sleep_for(1ms, token); }, quiet);
+}
+
+TEST(Owner, AScopeMayOutliveTheOneThatItStopsWith) {
+  EventLoop loop;
+  auto outer = std::make_unique<Scope>(loop, Name("outer"));
+  Scope inner(loop, "inner", outer->stop_token());
+  const StdStop std_token(outer->stop_token());
+  inner.spawn(
+      "waits", [](StopToken stop) -> Task<> { co_await sleep_for(1h, stop); }, inner.stop_token());
+  loop.run([]() -> Task<> { co_await yield(); });
+  const StopToken above = outer->stop_token();
+  outer.reset();
+  EXPECT_FALSE(inner.stop_requested());
+  EXPECT_FALSE(inner.stop_token().stops_with(above));
+  EXPECT_FALSE(std_token.token().stop_requested());
+  inner.request_stop();
+  loop.run(&Scope::join, &inner);
 }
 
 TEST(OwnerDeath, AFailedCheckNamesActorAndScope) {

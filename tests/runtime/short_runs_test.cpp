@@ -135,6 +135,20 @@ TEST_P(ShortRuns, ADescriptorSaysWhenThereIsSomethingToDo) {
   EXPECT_EQ(loop.run_ready(100), 1U);
 }
 
+TEST(ForeignLoop, ARunLeavesTheDescriptorGood) {
+  EventLoop loop;
+  pollfd watched{.fd = loop.ready_descriptor(), .events = POLLIN, .revents = 0};
+  (void)loop.run_ready(100);
+  loop.run([]() -> Task<> { co_await sleep_for(1ms); });
+  bool called = false;
+  std::jthread([&] { loop.post([&] { called = true; }); }).join();
+  for (int i = 0; i < 3 && !called; ++i) {
+    ASSERT_EQ(::poll(&watched, 1, 30'000), 1);
+    (void)loop.run_ready(100);
+  }
+  EXPECT_TRUE(called);
+}
+
 // Whatever a plain handler throws, the descriptor goes on saying that there is something to do.
 TEST(ForeignLoop, AHandlerThatThrowsLeavesTheDescriptorGood) {
   EventLoop loop;

@@ -103,6 +103,9 @@ bool Mailbox::handler_waits_for(const TaskPromiseBase& awaiting) const noexcept 
 }
 
 void Mailbox::close_from_any_thread() noexcept {
+  if (closed()) {
+    return;  // its loop may be gone
+  }
   EventLoop* home = loop();
   const bool here =
       home != nullptr && (home == EventLoop::current_or_null() || home->is_owned_here());

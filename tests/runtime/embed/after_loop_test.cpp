@@ -64,6 +64,19 @@ TEST(AfterTheLoop, AnAddressSaysClosed) {
                ActorClosed);
 }
 
+TEST(AfterTheLoop, AnActorOfOnesOwnMayBeClosedAgain) {
+  Counter own;
+  {
+    EventLoop loop;
+    Scope scope(loop);
+    own.start(scope);
+    own.close();
+    loop.run(&Scope::join, &scope);
+  }
+  own.close();
+  EXPECT_TRUE(own.ended());
+}
+
 TEST(AfterTheLoop, AStopStopsNothing) {
   Left left;
   left.handle->request_stop();
