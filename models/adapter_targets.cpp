@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kWhere = "adapter";
 constexpr std::string_view kAll = "all-linear";  // PEFT chooses by the base's modules
-constexpr std::int64_t kMostLayers = std::int64_t{1} << 20;
+constexpr std::int64_t kMostLayerIndex = std::int64_t{1} << 20;
 
 /// The one text, or all texts of a list.
 std::vector<std::string> texts_at(const JsonValue& root, std::string_view key) {
@@ -62,10 +62,10 @@ AdapterTargets::AdapterTargets(const JsonValue& root)
   const auto layers = root.find("layers_to_transform");
   if (layers && layers->is_array()) {
     for (const JsonValue& layer : layers->items()) {
-      layers_.push_back(layer.integer(0, kMostLayers));
+      layers_.push_back(layer.integer(0, kMostLayerIndex));
     }
   } else if (layers) {
-    layers_.push_back(layers->integer(0, kMostLayers));
+    layers_.push_back(layers->integer(0, kMostLayerIndex));
   }
 }
 
