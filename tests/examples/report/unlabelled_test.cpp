@@ -63,7 +63,7 @@ TEST_F(Unlabelled, StepsAreCountedAndSaidOnce) {
   EXPECT_EQ(std::ranges::count_if(losses, [](const std::string& x) { return std::stod(x) == 0; }),
             2);
   const std::string page = content_of(test::source_path("docs/numerics.md"));
-  EXPECT_THAT(page, HasSubstr("(`unlabelled`:\n`micro_batches` and `steps`;"));
+  EXPECT_THAT(page, HasSubstr("(`unlabelled`:\n`micro_batches` and `steps`)"));
   EXPECT_THAT(page, HasSubstr("A step without any label has loss 0"));
   const auto none = epoch("none", 0, "");
   EXPECT_THAT(none.out, Not(HasSubstr("without a label")));
