@@ -42,7 +42,9 @@ class Records(PrepareTest):
             self.leaves_out("a.json", f"[{good},\n{deep},\n{good}]", "deep in one another")
             self.leaves_out("b.json", f"{good}\n{deep}\n{good}", "deep in one another")
         field = "[" * 2000 + "]" * 2000
-        self.leaves_out("a.csv", f'instruction,output\na,b\na,"{field}"\na,b\n', "deep in one another")
+        row = '"[{""role"": ""user"", ""content"": ""a""}, {""role"": ""assistant"", ""content"": ""b""}]"'
+        self.leaves_out("a.csv", f'messages\n{row}\n"{field}"\n{row}\n', "deep in one another")
+        self.prepare(self.write("t.csv", f'instruction,output\na,"{field}"\n'))  # a text is no nesting
 
     def test_brackets_in_texts_are_no_depth(self):
         self.prepare(self.write("a.jsonl", [{"instruction": "[{" * 5000 + '\\"', "output": "]" * 300}]))
