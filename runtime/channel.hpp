@@ -3,8 +3,8 @@
 //
 // Values come out in the order of sending, each once; senders wait while it is full, receivers
 // while it is empty, both in the order in which they came. With a capacity of 0 every send waits
-// for its receive. After close() the remaining values can still be received, then nullopt. Thread
-// rule: the loop's thread. Between loops: messages (runtime/address.hpp).
+// for its receive. After close() the remaining values can still be received, then nullopt.
+// Thread rule: the loop's thread. Between loops: messages (runtime/address.hpp).
 // Cancel rule: send(value, stop) and receive(stop) end with Stopped as long as they wait; a value
 // that was not sent then dies with its sender. A value that was handed to a receiver which is
 // stopped before its turn goes back into the channel, in front and in its order: no stop, deadline

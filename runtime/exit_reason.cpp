@@ -22,24 +22,24 @@ std::string describe_error(const std::exception_ptr& error) {
   }
 }
 
-bool detail::is_stopped(const std::exception_ptr& error) noexcept {
+namespace {
+
+template <class E>
+bool holds(const std::exception_ptr& error) noexcept {
   try {
     std::rethrow_exception(error);
-  } catch (const Stopped&) {
+  } catch (const E&) {
     return true;
   } catch (...) {
     return false;
   }
 }
 
+}  // namespace
+
+bool detail::is_stopped(const std::exception_ptr& error) noexcept { return holds<Stopped>(error); }
 bool detail::is_closing(const std::exception_ptr& error) noexcept {
-  try {
-    std::rethrow_exception(error);
-  } catch (const ActorClosed&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
+  return holds<ActorClosed>(error);
 }
 
 bool ExitReason::restartable() const noexcept {

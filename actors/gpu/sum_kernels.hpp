@@ -2,8 +2,9 @@
 // functions: C++17, for nvcc as well. After NCCL's transfers they add several ranks' parts; on one
 // rank they add a gradient to the accumulator.
 //
-// sum_kernels.cu fills the table if CUDA is found; tests fill it with functions for the CPU. Thread
-// rule: any thread; launches go to `stream`, a cudaStream_t of the device in use on that thread.
+// sum_kernels.cu fills the table if CUDA is found; tests fill it with functions for the CPU.
+// Thread rule: any thread; launches go to `stream`, a cudaStream_t of the device in use on that
+// thread.
 #pragma once
 
 #include <cstddef>

@@ -40,7 +40,7 @@ class StepExchange {
   /// The share of the last one in the step's labels, where tokens are what is averaged.
   [[nodiscard]] double last_share() const { return loss_shares_.back(); }
 
-  /// What a rank asks of the others in the exchange that ends a step.
+  /// The requests that a rank makes of the others in the exchange that ends a step.
   struct Asks {
     bool stop = false;
     bool save = false;

@@ -36,7 +36,7 @@ class StepReports {
   Task<CommsSummary> comms_summary(bool compare);
   /// On rank 0; the others say nothing.
   void say(std::string_view text) const;
-  /// Of step flops_profiler.profile_step; null before it.
+  /// Returns the profile of step flops_profiler.profile_step; null before that step.
   [[nodiscard]] const FlopsProfile* flops_profile() const noexcept {
     return flops_profile_ ? &*flops_profile_ : nullptr;
   }

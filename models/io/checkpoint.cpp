@@ -102,7 +102,8 @@ std::vector<std::string> differences(const ShardIndex& index,
   return notes;
 }
 
-/// What a name in a folder without weights of ours tells of it: what follows "FOLDER holds NAME".
+/// Returns the end of the message "FOLDER holds NAME...": the kind of an entry that is no weights
+/// of ours, and the command that reads it; empty: the name tells nothing.
 std::string told_by(const std::filesystem::path& entry, const std::filesystem::path& folder) {
   const std::string name = entry.filename().string();
   const std::string extension = entry.extension().string();

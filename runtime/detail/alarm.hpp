@@ -2,8 +2,8 @@
 //
 // It is a timerfd that the reactor watches: setting it again is one system call without side
 // effects, whereas Asio's timers cancel an operation, whose completion then ends the next sleep.
-// The timerfd is made at the first use, because thousands of simulated loops never sleep. Thread
-// rule: the loop's thread. Internal.
+// The timerfd is made at the first use, because thousands of simulated loops never sleep.
+// Thread rule: the loop's thread. Internal.
 #pragma once
 
 #include <cstdint>

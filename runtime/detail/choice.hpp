@@ -2,8 +2,8 @@
 // value.
 //
 // A candidate waits in the list of its channel; the candidates of a choice are a group, so that the
-// one that gets a value removes the others from their lists: at most one value is received. Thread
-// rule: the loop's thread. Internal to Channel and select().
+// one that gets a value removes the others from their lists: at most one value is received.
+// Thread rule: the loop's thread. Internal to Channel and select().
 #pragma once
 
 #include <cstddef>

@@ -2,11 +2,11 @@
 //
 // From construction on these signals no longer end the process but queue up here, until one waits.
 // Several loops may wait for the same one: each learns of it. When the last of them has gone, what
-// the program did about the signal before is in place again.
-// After a fork() the child does about signals what its program did before, and may wait for its own
-// on loops of its own. (It shares the pipe of Asio's sets until the first of its Signals is made;
-// an asio::signal_set that the child makes before that takes what is meant for its parent.) Thread
-// rule: the loop's thread.
+// the program did about the signal before is in place again. After a fork() the child does about
+// signals what its program did before, and may wait for its own on loops of its own. (It shares the
+// pipe of Asio's sets until the first of its Signals is made; an asio::signal_set that the child
+// makes before that takes what is meant for its parent.)
+// Thread rule: the loop's thread.
 // Cancel rule: wait(stop_token) ends with Stopped.
 //
 //   Signals signals(loop, {SIGINT, SIGTERM});

@@ -56,8 +56,8 @@ std::int64_t SimFiles::call(FileOp& op, std::uint64_t number) {
   if (transfer && random_.chance(faults_.busy)) {
     return -EAGAIN;
   }
-  const bool drawn = request.kind != Kind::kClose && random_.chance(faults_.io_error);
-  const bool fails = drawn || (request.kind != Kind::kClose && number == faults_.error_at);
+  const bool fails = request.kind != Kind::kClose &&
+                     (random_.chance(faults_.io_error) || number == faults_.error_at);
   if (fails && request.kind != Kind::kFsync) {
     return -EIO;
   }

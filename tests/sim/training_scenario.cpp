@@ -23,8 +23,8 @@ Fault draw_fault(const Plan& plan, Random& random) {
   if (of_device && !plan.on_device) {
     return Fault::kVisit;
   }
-  const bool ends_a_run_there = fault == Fault::kDiskFull;
-  return ends_a_run_there && trains_on_disk(plan) ? Fault::kNone : fault;
+  // A full disk ends a run that trains there.
+  return fault == Fault::kDiskFull && trains_on_disk(plan) ? Fault::kNone : fault;
 }
 
 Strike draw_strike(const Plan& plan, Random& random) {

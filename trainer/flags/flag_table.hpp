@@ -44,15 +44,15 @@ class FlagValue {
   FlagValue(Add add, Number number) : add_(std::move(add)), number_(std::move(number)) {}
   FlagValue(Add add, Text text) : add_(std::move(add)), text_(std::move(text)) {}
 
-  // What is allowed; several may be said. Each throws user_error, naming the flag, for another
-  // value. Of numbers:
+  // Each of these adds a bound, and several may be given. FlagTable::check() throws user_error,
+  // naming the flag, for a value beyond it. These bound numbers:
   [[nodiscard]] FlagValue above_zero(double at_most = kMostOfFlag) &&;
   [[nodiscard]] FlagValue not_negative(double at_most = kMostOfFlag) &&;
   /// A number of steps, or below 1 a share of them.
   [[nodiscard]] FlagValue count_or_share() &&;
   /// From 0 to 1; `otherwise` is the end of the message.
   [[nodiscard]] FlagValue share(std::string otherwise) &&;
-  // Of texts; one that is empty and was not given is none.
+  // These bound texts; a text that is empty and was not given is not checked.
   [[nodiscard]] FlagValue one_of(std::vector<std::string_view> allowed) &&;
   /// The names between the commas.
   [[nodiscard]] FlagValue list_of(std::vector<std::string_view> allowed) &&;

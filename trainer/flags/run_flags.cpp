@@ -58,6 +58,22 @@ FlagRow summary_skip_flag(RunFlags& f) {
 
 namespace {
 
+/// From ./tandem train, which prepares data: FLAG=VALUE as it was typed, for the reports. --help
+/// does not list it.
+FlagValue typed_flags(RunFlags& f) {
+  return FlagValue([&f](CLI::App& app, const std::string& names, const std::string& help) {
+    const auto take = [&f](const std::vector<std::string>& all) {
+      for (const std::string& one : all) {
+        const std::size_t end = std::min(one.find('='), one.size());
+        f.typed.emplace_back(one.substr(0, end), one.substr(std::min(end + 1, one.size())));
+      }
+    };
+    return app.add_option_function<std::vector<std::string>>(names, take, help)
+        ->allow_extra_args(false)
+        ->group("");
+  });
+}
+
 FlagGroup output_flags(RunFlags& f) {
   const auto is_steps = [](const std::string& text) { (void)parse_traced_steps(text); };
   const auto is_time = [](const std::string& text) {
@@ -100,21 +116,8 @@ FlagGroup output_flags(RunFlags& f) {
           {"--wandb_tags", flags::texts(f.wandb_tags), "Tags of the run there"},
           {"--progress", flags::text(f.progress).one_of({"auto", "bar", "lines", "off"}),
            "auto, bar, lines or off"},
+          {"--typed", typed_flags(f), ""},
       }};
-}
-
-/// From ./tandem train, which prepares data: FLAG=VALUE as it was typed, for the reports.
-void add_typed(CLI::App& app, RunFlags& f) {
-  app.add_option_function<std::vector<std::string>>(
-         "--typed",
-         [&f](const std::vector<std::string>& all) {
-           for (const std::string& one : all) {
-             const std::size_t end = std::min(one.find('='), one.size());
-             f.typed.emplace_back(one.substr(0, end), one.substr(std::min(end + 1, one.size())));
-           }
-         })
-      ->allow_extra_args(false)
-      ->group("");
 }
 
 }  // namespace
@@ -124,7 +127,6 @@ std::vector<FlagGroup> run_flags(RunFlags& f) {
 }
 
 bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc, const char* const* argv) {
-  add_typed(app, flags);
   if (parse_command_line(app, argc, argv)) {
     return false;
   }

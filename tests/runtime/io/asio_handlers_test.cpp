@@ -1,5 +1,5 @@
-// What becomes of the handler that use_task gives to an operation: adapters bind to it, and a task
-// does not wait for ever for one that was dropped.
+// The handler that use_task gives to an operation takes Asio's adapters, and a task whose handler
+// was dropped does not wait for ever.
 #include <memory>
 #include <optional>
 #include <stdexcept>
