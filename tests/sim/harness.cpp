@@ -1,6 +1,7 @@
 #include "tests/sim/harness.hpp"
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -16,7 +17,9 @@ namespace tandem::sim_test {
 namespace {
 
 constexpr std::size_t kTail = 60;
-constexpr unsigned kHangSeconds = 10;  // CPU time for one seed
+constexpr unsigned kHangSeconds = 10;      // CPU time for one rehearsal
+constexpr unsigned kLongHangSeconds = 60;  // of hundreds of ranks, in a sanitizer's build
+unsigned g_limit_seconds = 0;              // 0 outside the process of a range
 
 constexpr std::array<const char*, kBugs> kBugNames = {
     "none",
@@ -67,16 +70,28 @@ constexpr std::array<const char*, kBugs> kBugNames = {
     "boundary_room_shared",
 };
 
-// The process ends once a seed has computed for that long; one that waits for what never comes
-// computes nothing, so it has ten times as long. Other work on the machine ends no seed.
-void limit_seed(unsigned seconds) {
-  const itimerval computing{.it_interval = {},
-                            .it_value = {.tv_sec = static_cast<time_t>(seconds), .tv_usec = 0}};
-  ::setitimer(ITIMER_PROF, &computing, nullptr);
-  ::alarm(10 * seconds);
+void print_end_of_child(int status, std::uint64_t seed) {
+  if (!WIFSIGNALED(status)) {
+    return;
+  }
+  const int signal = WTERMSIG(status);
+  const bool hangs = signal == SIGPROF || signal == SIGALRM;
+  fmt::print(stderr, "seed {} {} (signal {})\n", seed,
+             hangs ? "hangs: a rehearsal reached its time limit" : "crashes", signal);
 }
 
 }  // namespace
+
+void renew_time_limit() {
+  if (g_limit_seconds == 0) {
+    return;
+  }
+  const itimerval computing{
+      .it_interval = {},
+      .it_value = {.tv_sec = static_cast<time_t>(g_limit_seconds), .tv_usec = 0}};
+  ::setitimer(ITIMER_PROF, &computing, nullptr);
+  ::alarm(10 * g_limit_seconds);
+}
 
 const char* name_of(Bug bug) { return kBugNames[static_cast<std::size_t>(bug)]; }
 
@@ -180,13 +195,15 @@ Range run_range(std::uint64_t first, std::uint64_t count, bool quiet,
     }
     for (std::uint64_t i = 0; i < count; ++i) {
       *at = first + i;
-      limit_seed(rehearse == &run_seed ? kHangSeconds : 6 * kHangSeconds);
+      g_limit_seconds = rehearse == &run_many_hosts ? kLongHangSeconds : kHangSeconds;
+      renew_time_limit();
       rehearse(first + i);
     }
     std::exit(0);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
+  print_end_of_child(status, *at);
   const Range range{!(WIFEXITED(status) && WEXITSTATUS(status) == 0), *at};
   ::munmap(at, sizeof(std::uint64_t));
   return range;

@@ -73,7 +73,8 @@ struct Outcome {
 Outcome run_seed(std::uint64_t seed);
 /// Collectives of 64 hosts with 8 ranks each.
 Outcome run_many_hosts(std::uint64_t seed);
-/// A small training in which each operation of each rank fails, one after the other.
+/// A small training in which each operation of each rank fails, one after the other (each seventh
+/// in a sanitizer's build).
 Outcome run_each_fault(std::uint64_t seed);
 
 // The scenarios.
@@ -97,6 +98,11 @@ struct Range {
 };
 Range run_range(std::uint64_t first, std::uint64_t count, bool quiet,
                 Outcome (*rehearse)(std::uint64_t seed) = &run_seed);
+
+/// Gives the process of a range its whole time limit again: it ends as a hang once a rehearsal has
+/// computed that long, or has waited ten times as long. Other work on the machine ends none. Does
+/// nothing in another process.
+void renew_time_limit();
 
 inline constexpr auto kBugs = static_cast<int>(Bug::kCount);
 /// "lost_wake_up" for Bug::kLostWakeUp.
