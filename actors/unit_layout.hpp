@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-inline constexpr std::size_t kUnitAlignment = kNormBlock;  // elements
+inline constexpr std::size_t kUnitAlignment = kNormTile;  // elements
 
 struct UnitLayout {
   std::size_t elements = 0;         // without padding

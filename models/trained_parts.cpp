@@ -114,7 +114,7 @@ void LoraOptions::check() const {
 std::vector<std::string> adaptable_modules(const DecoderSpec& spec) {
   std::vector<std::string> modules;
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
-    const BlockNames names = spec.block_names(layer);
+    const LayerNames names = spec.layer_names(layer);
     for (std::size_t linear = 0; linear < kAdaptedLinears; ++linear) {
       for (const std::string& weight : names.matrices(static_cast<AdaptedLinear>(linear))) {
         modules.push_back(module_of(weight));

@@ -131,7 +131,7 @@ def per_element(name):
         moment = 2 if "Bf16" in arguments else 4
         return 2 + weight + 2 * moment * states_of(arguments), 1
     if kernel == "update_blocks":
-        block = constant("actors/kernels/state_layout.hpp", "kStateBlock")
+        block = constant("actors/kernels/state_layout.hpp", "kScaleGroup")
         return 2 + weight + states_of(arguments) * (2 + 2 / block), block // WARP
     if kernel == "restore_elements":
         return 4 + 2, 1

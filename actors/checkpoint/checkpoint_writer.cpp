@@ -52,7 +52,7 @@ void read_array(const UpdateBuffers& buffers, std::uint32_t array, float* values
 CheckpointWriter::CheckpointWriter(Options options)
     : Actor("checkpoint writer"), options_(std::move(options)), states_(options_.units.size()) {
   TANDEM_CHECK(options_.order.size() == options_.units.size(), "every unit has its turn");
-  TANDEM_CHECK(options_.piece_bytes % (kStateBlock * sizeof(float)) == 0,
+  TANDEM_CHECK(options_.piece_bytes % (kScaleGroup * sizeof(float)) == 0,
                "pieces end between blocks of state");
 }
 
@@ -67,7 +67,7 @@ Task<std::size_t> CheckpointWriter::handle(HoldForCheckpoint) {
   urgent_.clear();
   staged_in_all_ = 0;
   shares_ = options_.state_file != nullptr;
-  const std::size_t held = co_await options_.optimizer.ask(HoldUnits{});
+  const std::size_t held = co_await options_.optimizer.ask(FreezeUnits{});
   for (std::uint32_t unit = 0; unit < options_.units.size(); ++unit) {
     holds_[unit] = options_.units[unit].is_updated;
   }
@@ -143,8 +143,8 @@ std::optional<std::uint32_t> CheckpointWriter::next_unit() {
 Task<> CheckpointWriter::end_hold(std::uint32_t unit) {
   if (holds_[unit]) {
     holds_[unit] = false;
-    co_await options_.optimizer.ask(AwaitHeld{unit});
-    co_await options_.optimizer.send(EndHold{unit});
+    co_await options_.optimizer.ask(AwaitFrozen{unit});
+    co_await options_.optimizer.send(UnfreezeUnit{unit});
   }
 }
 
@@ -205,7 +205,7 @@ Task<> CheckpointWriter::write(CheckpointSave* save, std::uint32_t unit) {
     staged_.erase(unit);
   } else if (!options_.units[unit].pieces.empty()) {
     if (holds_[unit]) {
-      co_await options_.optimizer.ask(AwaitHeld{unit});
+      co_await options_.optimizer.ask(AwaitFrozen{unit});
     }
     const std::vector<CheckpointPiece> left = co_await share(save, unit);
     if (!left.empty()) {

@@ -1,21 +1,22 @@
 // actors/checkpoint/checkpoint_writer.hpp — writes a rank's master weights and moments into the
 // files of a checkpoint while training goes on.
 //
-// A save freezes all units in the optimizer (HoldUnits) and writes them in the order in which the
-// next step will update them. A unit may change again (EndHold) when its last byte was written. If
-// an update of a frozen unit is due earlier, the unit is copied into a bounded save buffer, from
-// which it is written later, and may change at once. If the buffer has no room, the unit is written
-// next, and the update waits for that. If the file of state and the checkpoint lie on a file system
-// whose files can share extents (XFS, Btrfs), and fp32 arrays have the same offsets within 4 KiB in
-// both, extents are shared instead of written, which takes only a system call.
+// A save freezes all units in the optimizer (FreezeUnits) and writes them in the order in which the
+// next step will update them. A unit may change again (UnfreezeUnit) when its last byte was
+// written. If an update of a frozen unit is due earlier, the unit is copied into a bounded save
+// buffer, from which it is written later, and may change at once. If the buffer has no room, the
+// unit is written next, and the update waits for that. If the file of state and the checkpoint lie
+// on a file system whose files can share extents (XFS, Btrfs), and fp32 arrays have the same
+// offsets within 4 KiB in both, extents are shared instead of written, which takes only a system
+// call.
 //
 // States of a unit: held -> (staging -> staged ->) writing -> written; the hold ends at staged, or
 // at written.
 // Invariant: the written state is that after the last update that was asked for before the save.
 // Values are fp32; read_master() and read_state() convert every layout exactly, and write_*()
 // convert back to the same bits.
-// Buffers: this actor reads the state from HoldUnits to EndHold; CheckpointSave is lent for the
-// request.
+// Buffers: this actor reads the state from FreezeUnits to UnfreezeUnit; CheckpointSave is lent for
+// the request.
 #pragma once
 
 #include <array>
@@ -76,7 +77,7 @@ struct WriteCheckpoint {
 
 class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, WriteCheckpoint> {
  public:
-  using OptimizerAddress = Address<HoldUnits, AwaitHeld, NextWanted, EndHold>;
+  using OptimizerAddress = Address<FreezeUnits, AwaitFrozen, NextWanted, UnfreezeUnit>;
 
   struct Unit {
     std::vector<CheckpointPiece> pieces;  // ascending in their file; none: this rank writes nothing

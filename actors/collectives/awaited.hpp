@@ -20,7 +20,7 @@ inline constexpr Duration kDeadlineGrace = std::chrono::seconds(2);
 
 class Awaited {
  public:
-  static constexpr std::size_t kPlaces = NetHeart::kPlaces;
+  static constexpr std::size_t kPlaces = PeerHeartbeats::kPlaces;
   /// A rank counts as silent after this number of heartbeat periods without a heartbeat.
   static constexpr int kSilentAfter = 3;
 
@@ -58,7 +58,7 @@ class Awaited {
   }
   /// Returns the rank at that position plus 1, or 0: a heartbeat message carries this.
   [[nodiscard]] std::uint16_t word(std::size_t place) const noexcept {
-    return places_[place] % NetHeart::kWordsMax;
+    return places_[place] % PeerHeartbeats::kWordsMax;
   }
 
   /// Whether the rank is silent: then its last published waits do not count.

@@ -56,7 +56,7 @@ struct ReduceArguments {
   DType accumulator_type = DType::kF32;
   // At world 1, in one type and with kOverwrite, block and accumulator may be the same memory: then
   // nothing is moved, and only the norm is computed.
-  std::size_t shard_elements = 0;  // a multiple of kNormBlock
+  std::size_t shard_elements = 0;  // a multiple of kNormTile
   AccumulateMode mode = AccumulateMode::kOverwrite;
   bool want_norm = false;  // also the norm of the result; bad elements are indices into the shard
   // Ranks of a tree: a power of two that divides the ranks of a host (or, with one rank on each
@@ -66,7 +66,7 @@ struct ReduceArguments {
 };
 
 /// Reduces with one rank, for the elements [begin, end) of the shard; `begin` is a multiple of
-/// kNormBlock. Any thread; disjoint ranges may run at the same time, each with its own norm.
+/// kNormTile. Any thread; disjoint ranges may run at the same time, each with its own norm.
 void reduce_alone(const ReduceArguments& arguments, std::size_t begin, std::size_t end,
                   GradientNorm& norm);
 

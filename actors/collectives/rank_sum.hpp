@@ -33,7 +33,7 @@ namespace detail {
 
 /// sums[level] = the sum of the values of `ranks` ranks from `first` on, as a balanced tree.
 template <class ValuesOf, std::size_t kLevels>
-void add_tree(std::array<std::array<float, kNormBlock>, kLevels>& sums, std::size_t level,
+void add_tree(std::array<std::array<float, kNormTile>, kLevels>& sums, std::size_t level,
               const RankSum& what, std::size_t at, std::size_t count, std::uint32_t first,
               std::uint32_t ranks, ValuesOf values_of) {
   if (ranks == 1) {
@@ -71,9 +71,9 @@ void add_ranks(RankSum what, ValuesOf values_of, GradientNorm* norm) {
     }
     return;
   }
-  std::array<std::array<float, kNormBlock>, kLevels> sums;
-  for (std::size_t at = 0; at < what.count; at += kNormBlock) {
-    const std::size_t count = std::min(kNormBlock, what.count - at);
+  std::array<std::array<float, kNormTile>, kLevels> sums;
+  for (std::size_t at = 0; at < what.count; at += kNormTile) {
+    const std::size_t count = std::min(kNormTile, what.count - at);
     GradientNorm of_block;
     for (std::uint32_t first = 0; first < what.ranks; first += what.tree) {
       detail::add_tree(sums, 0, what, at, count, first, what.tree, values_of);

@@ -12,7 +12,7 @@ namespace {
 // the same time.
 constexpr std::size_t kCopyChunkBytes = std::size_t{512} << 10;
 constexpr std::size_t kReduceChunk = std::size_t{64} << 10;  // elements
-static_assert(kReduceChunk % kNormBlock == 0);
+static_assert(kReduceChunk % kNormTile == 0);
 
 constexpr std::size_t chunks_of(std::size_t total, std::size_t chunk) {
   return (total + chunk - 1) / chunk;

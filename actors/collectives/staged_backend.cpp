@@ -13,7 +13,7 @@ namespace tandem {
 namespace {
 
 constexpr std::size_t kGrain = 4096;  // of pieces: whole norm blocks of every type
-static_assert(kGrain % (kNormBlock * sizeof(float)) == 0);
+static_assert(kGrain % (kNormTile * sizeof(float)) == 0);
 
 }  // namespace
 

@@ -8,7 +8,7 @@ namespace tandem {
 
 StateFileBackend::StateFileBackend(Options options)
     : options_(std::move(options)), inner_(*options_.inner), file_(*options_.file) {
-  TANDEM_CHECK(options_.shard_stage != nullptr || inner_.world() == 1,
+  TANDEM_CHECK(options_.shard_buffer != nullptr || inner_.world() == 1,
                "only the shard of one rank is a whole block");
 }
 
@@ -17,8 +17,8 @@ Task<> StateFileBackend::all_gather(GatherArguments arguments) {
     co_await inner_.all_gather(arguments);
     co_return;
   }
-  const bool straight = options_.shard_stage == nullptr;
-  std::byte* memory = straight ? arguments.block : options_.shard_stage;
+  const bool straight = options_.shard_buffer == nullptr;
+  std::byte* memory = straight ? arguments.block : options_.shard_buffer;
   // Only read, as the arguments say.
   auto* shard = const_cast<std::byte*>(arguments.shard);
   co_await read({shard, memory, arguments.shard_bytes}, arguments.name);
@@ -41,7 +41,7 @@ Task<GradientNorm> StateFileBackend::reduce(ReduceArguments arguments, Reduce op
     co_return co_await (inner_.*operation)(arguments);
   }
   StateFile::Transfer home{static_cast<std::byte*>(arguments.accumulator),
-                           options_.accumulator_stage,
+                           options_.accumulator_buffer,
                            arguments.shard_elements * bytes_of(arguments.accumulator_type)};
   if (home.memory == nullptr) {
     TANDEM_CHECK(arguments.mode == AccumulateMode::kOverwrite &&

@@ -36,8 +36,8 @@ class StateFileBackend final : public CollectiveBackend {
     StateFile* file = nullptr;           // open before the first operation; outlives this one
     // Memory of `inner`, aligned for StateFile::Transfer: room for the largest shard, and for the
     // largest accumulator. Null: blocks are read and written directly.
-    std::byte* shard_stage = nullptr;
-    std::byte* accumulator_stage = nullptr;
+    std::byte* shard_buffer = nullptr;
+    std::byte* accumulator_buffer = nullptr;
     /// Returns the name of the array at an address of the file: "weights of "block 3"".
     std::function<std::string(const void* array)> name_of;
   };

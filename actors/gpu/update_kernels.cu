@@ -45,8 +45,8 @@ __global__ void __launch_bounds__(kThreads)
     update_blocks(Rule rule, PassBuffers pass, RoundingBits rounding_bits, std::size_t first,
                   std::size_t count) {
   const std::size_t warps = all_threads() / Warp::kMembers;
-  for (std::size_t at = thread_number() / Warp::kMembers * kStateBlock; at < count;
-       at += warps * kStateBlock) {
+  for (std::size_t at = thread_number() / Warp::kMembers * kScaleGroup; at < count;
+       at += warps * kScaleGroup) {
     update_block<Rule, kSplit>(rule, pass, rounding_bits.from(at), first + at, count - at, Warp());
   }
 }
@@ -75,7 +75,7 @@ struct Launch {
   template <class Rule, bool kSplit>
   void blocks(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits,
               std::size_t first, std::size_t count) {
-    const std::size_t warps = (count + kStateBlock - 1) / kStateBlock;
+    const std::size_t warps = (count + kScaleGroup - 1) / kScaleGroup;
     update_blocks<Rule, kSplit><<<blocks_for(warps * Warp::kMembers), kThreads, 0, stream>>>(
         rule, pass, rounding_bits, first, count);
   }

@@ -94,7 +94,7 @@ HWY_INLINE double sum_squares(const float* block) {
   for (auto& sum : sums) {
     sum = hn::Zero(d64);
   }
-  for (std::size_t i = 0; i < kNormBlock; i += kNormLanes) {
+  for (std::size_t i = 0; i < kNormTile; i += kNormLanes) {
     for (std::size_t k = 0; k < kNormVectors; ++k) {
       const auto x = hn::PromoteTo(d64, hn::LoadU(d32, block + i + k * kWidth));
       sums[k] = hn::MulAdd(x, x, sums[k]);
@@ -122,7 +122,7 @@ HWY_INLINE double sum_squares(const Bf16Bits* block) {
   for (auto& sum : sums) {
     sum = hn::Zero(d64);
   }
-  for (std::size_t i = 0; i < kNormBlock; i += kNormLanes) {
+  for (std::size_t i = 0; i < kNormTile; i += kNormLanes) {
     // A group of four vectors takes 4 * kWidth neighbours.
     for (std::size_t k = 0; k < kNormVectors; k += 4) {
       const auto pairs = hn::BitCast(du32, hn::LoadU(d16, &block[i + k * kWidth].bits));
@@ -152,8 +152,8 @@ HWY_INLINE double sum_squares(const Bf16Bits* block) {
 }
 
 HWY_INLINE double sum_squares(const F16Bits* block) {
-  float wide[kNormBlock];
-  convert(block, wide, kNormBlock);
+  float wide[kNormTile];
+  convert(block, wide, kNormTile);
   return sum_squares(wide);
 }
 
@@ -163,16 +163,16 @@ template <class Value>
 HWY_INLINE void add_block(const Value* values, std::size_t position, std::size_t count,
                           GradientNorm& norm) {
   double sum;
-  if (count == kNormBlock) {
+  if (count == kNormTile) {
     sum = sum_squares(values);
   } else {
-    Value padded[kNormBlock] = {};
+    Value padded[kNormTile] = {};
     std::memcpy(padded, values, count * sizeof(Value));
     sum = sum_squares(padded);
   }
   norm.sum_of_squares.add(sum);
   if (!std::isfinite(sum) && norm.first_bad_element < 0) {
-    float wide[kNormBlock];
+    float wide[kNormTile];
     convert(values, wide, count);
     std::size_t i = 0;
     while (std::isfinite(wide[i])) {
@@ -198,8 +198,8 @@ HWY_INLINE void with_type(DType type, const void* values, Work work) {
 template <class Gradient>
 void accumulate_typed(float* accumulator, const Gradient* gradient, std::size_t begin,
                       std::size_t end, AccumulateMode mode, GradientNorm* norm) {
-  for (std::size_t at = begin; at < end; at += kNormBlock) {
-    const std::size_t count = std::min(kNormBlock, end - at);
+  for (std::size_t at = begin; at < end; at += kNormTile) {
+    const std::size_t count = std::min(kNormTile, end - at);
     if (mode == AccumulateMode::kOverwrite) {
       convert(gradient + at, accumulator + at, count);
     } else {
@@ -220,8 +220,8 @@ void accumulate_elements(float* accumulator, const void* gradient, DType type, s
 
 template <class Value>
 void add_norm_typed(const Value* values, std::size_t begin, std::size_t end, GradientNorm& norm) {
-  for (std::size_t at = begin; at < end; at += kNormBlock) {
-    add_block(values + at, at, std::min(kNormBlock, end - at), norm);
+  for (std::size_t at = begin; at < end; at += kNormTile) {
+    add_block(values + at, at, std::min(kNormTile, end - at), norm);
   }
 }
 
@@ -292,14 +292,14 @@ void accumulate(float* accumulator, const void* gradient, DType gradient_type, s
 void accumulate_with_norm(float* accumulator, const void* gradient, DType gradient_type,
                           std::size_t begin, std::size_t end, AccumulateMode mode,
                           GradientNorm& norm) {
-  TANDEM_CHECK_EQ(begin % kNormBlock, 0U, "norm blocks lie at fixed flat positions");
+  TANDEM_CHECK_EQ(begin % kNormTile, 0U, "norm blocks lie at fixed flat positions");
   HWY_DYNAMIC_DISPATCH(accumulate_elements)(accumulator, gradient, gradient_type, begin, end, mode,
                                             &norm);
 }
 
 void add_norm(const void* values, DType type, std::size_t begin, std::size_t end,
               GradientNorm& norm) {
-  TANDEM_CHECK_EQ(begin % kNormBlock, 0U, "norm blocks lie at fixed flat positions");
+  TANDEM_CHECK_EQ(begin % kNormTile, 0U, "norm blocks lie at fixed flat positions");
   HWY_DYNAMIC_DISPATCH(add_norm_blocks)(values, type, begin, end, norm);
 }
 

@@ -1,8 +1,8 @@
 // actors/kernels/reduce.hpp — accumulates gradients in fp32, with their sum of squares and check
 // for finite values; casts.
 //
-// The sum of squares is taken per block of kNormBlock elements at fixed flat positions (block b is
-// the elements [b * kNormBlock, (b + 1) * kNormBlock)), in double: 16 lanes, element i goes to lane
+// The sum of squares is taken per block of kNormTile elements at fixed flat positions (block b is
+// the elements [b * kNormTile, (b + 1) * kNormTile)), in double: 16 lanes, element i goes to lane
 // i mod 16 in ascending order, the lanes are added as a fixed tree. The blocks' sums go into an
 // ExactSum.
 // Invariant: same bits for every SIMD target, chunking and thread count. A square of an fp32 value
@@ -18,7 +18,7 @@
 
 namespace tandem {
 
-inline constexpr std::size_t kNormBlock = 512;
+inline constexpr std::size_t kNormTile = 512;
 
 /// The norm and the first bad element of a gradient; norms of chunks, units and ranks merge in any
 /// order.
@@ -45,7 +45,7 @@ void accumulate(float* accumulator, const void* gradient, DType gradient_type, s
                 std::size_t end, AccumulateMode mode);
 
 /// As accumulate, and adds the norm of the resulting accumulator's range to `norm`. `begin` is a
-/// multiple of kNormBlock; `end` too, or the array's end (the missing elements of its block count
+/// multiple of kNormTile; `end` too, or the array's end (the missing elements of its block count
 /// as zero).
 void accumulate_with_norm(float* accumulator, const void* gradient, DType gradient_type,
                           std::size_t begin, std::size_t end, AccumulateMode mode,

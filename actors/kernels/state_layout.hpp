@@ -42,8 +42,8 @@ namespace tandem {
 enum class StateLayout : std::uint8_t { kFp32, kSplit, kBf16, kInt8 };
 
 /// Elements of a scale group, which share an exponent in kInt8: group b of a shard begins at b *
-/// kStateBlock.
-inline constexpr std::size_t kStateBlock = 128;
+/// kScaleGroup.
+inline constexpr std::size_t kScaleGroup = 128;
 
 template <>
 inline constexpr auto kEnumNames<StateLayout> =

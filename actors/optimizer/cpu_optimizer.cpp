@@ -19,7 +19,7 @@ CpuOptimizer::CpuOptimizer(Options options)
       jobs_(options_.units.size()),
       directed_(options_.units.size()),
       holds_(options_.units.size()) {
-  TANDEM_CHECK(options_.chunk_elements > 0 && options_.chunk_elements % kNormBlock == 0,
+  TANDEM_CHECK(options_.chunk_elements > 0 && options_.chunk_elements % kNormTile == 0,
                "chunks end at block boundaries");
   for (const Unit& unit : options_.units) {
     UpdateRunner* runner = unit.runner != nullptr ? unit.runner : &pool_;
@@ -133,7 +133,7 @@ std::size_t CpuOptimizer::waiting_for_verdict() const noexcept {
 
 // ---- holds
 
-std::size_t CpuOptimizer::handle(HoldUnits) {
+std::size_t CpuOptimizer::handle(FreezeUnits) {
   TANDEM_CHECK(speculative_ == 0, "no verdict is open while units are held");
   TANDEM_CHECK(directing_ == 0, "a step has asked for both halves of a joint update before");
   TANDEM_CHECK(held_ == 0, "one checkpoint is written at a time");
@@ -157,7 +157,7 @@ void CpuOptimizer::hold(std::uint32_t unit) {
   }
 }
 
-void CpuOptimizer::handle(AwaitHeld request, ReplyTo<AwaitHeld> reply) {
+void CpuOptimizer::handle(AwaitFrozen request, ReplyTo<AwaitFrozen> reply) {
   Hold& hold = holds_[request.unit];
   if (hold.state == Hold::State::kAsked) {
     hold.awaits = std::move(reply);
@@ -183,7 +183,7 @@ void CpuOptimizer::answer_wanted() {
   }
 }
 
-void CpuOptimizer::handle(EndHold end) {
+void CpuOptimizer::handle(UnfreezeUnit end) {
   Hold& hold = holds_[end.unit];
   TANDEM_CHECK(hold.state == Hold::State::kHeld, "a hold ends once");
   hold.state = Hold::State::kNone;

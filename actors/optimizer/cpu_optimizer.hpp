@@ -1,7 +1,7 @@
 // actors/optimizer/cpu_optimizer.hpp — the optimizer of all units of a rank, on the pool, earliest
 // deadline first.
 //
-// A unit's update is cut into chunks at fixed positions (multiples of kNormBlock; their size
+// A unit's update is cut into chunks at fixed positions (multiples of kNormTile; their size
 // changes no bit), and chunks are handed to the unit's runner in slices: a few chunks of one unit.
 // A runner is the pool, or a device that has the unit's state or gets it slice by slice
 // (update_runner.hpp). Each slice is taken from the queued unit of that runner with the earliest
@@ -21,10 +21,10 @@
 //   speculative: queued -> running -> waiting -> idle, by
 //                (the same) swap | (others) running again | (no verdict, or skip) running back
 // A checkpoint freezes (holds) the units whose state it still reads: their updates stay queued
-// until EndHold. So a save needs no copy of the state, and waits only for the updates of its own
-// step. A joint update (LAMB, Muon) has two halves. DirectUnit updates the moments and writes the
-// direction, in chunks of the same queue; then the requester does what concerns the whole tensor;
-// the UpdateUnit that follows is an ordinary one.
+// until UnfreezeUnit. So a save needs no copy of the state, and waits only for the updates of its
+// own step. A joint update (LAMB, Muon) has two halves. DirectUnit updates the moments and writes
+// the direction, in chunks of the same queue; then the requester does what concerns the whole
+// tensor; the UpdateUnit that follows is an ordinary one.
 //   idle -> directing -> idle -> queued -> running -> idle
 // Only the second half writes the weight. A hold cannot begin between the two, because a step
 // requests both before it ends. UpdateStarts goes to the unit's shard before its first slice;
@@ -99,12 +99,12 @@ struct RollBackUpdates {
 
 /// Freezes the state of all units; only updates requested before still change it. Call it between
 /// steps, without speculative updates. Units without state are not affected.
-struct HoldUnits {
+struct FreezeUnits {
   using Reply = std::size_t;  // units held
 };
 
 /// Replies when the last update of the frozen unit, requested before the hold, has ended.
-struct AwaitHeld {
+struct AwaitFrozen {
   using Reply = bool;  // whether the unit is held at all
   std::uint32_t unit = 0;
 };
@@ -116,12 +116,13 @@ struct NextWanted {
 };
 
 /// Allows updates of the unit's state again.
-struct EndHold {
+struct UnfreezeUnit {
   std::uint32_t unit = 0;
 };
 
-class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DirectUnit, DrainOptimizer,
-                                  RollBackUpdates, HoldUnits, AwaitHeld, NextWanted, EndHold> {
+class CpuOptimizer
+    : public Actor<CpuOptimizer, UpdateUnit, DirectUnit, DrainOptimizer, RollBackUpdates,
+                   FreezeUnits, AwaitFrozen, NextWanted, UnfreezeUnit> {
  public:
   using Range = UpdateRange;
 
@@ -135,7 +136,7 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DirectUnit, DrainOpt
   struct Options {
     CpuPool* pool = nullptr;  // outlives the actor
     std::vector<Unit> units;
-    std::size_t chunk_elements = 128 * 1024;  // about 3.5 MB of traffic; a multiple of kNormBlock
+    std::size_t chunk_elements = 128 * 1024;  // about 3.5 MB of traffic; a multiple of kNormTile
     std::size_t slice_chunks = 0;  // per hand-over to the pool; 0: four for each of its threads
   };
 
@@ -145,10 +146,10 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DirectUnit, DrainOpt
   void handle(DirectUnit request, ReplyTo<DirectUnit> reply);
   void handle(DrainOptimizer request, ReplyTo<DrainOptimizer> reply);
   void handle(RollBackUpdates request, ReplyTo<RollBackUpdates> reply);
-  std::size_t handle(HoldUnits request);
-  void handle(AwaitHeld request, ReplyTo<AwaitHeld> reply);
+  std::size_t handle(FreezeUnits request);
+  void handle(AwaitFrozen request, ReplyTo<AwaitFrozen> reply);
   void handle(NextWanted request, ReplyTo<NextWanted> reply);
-  void handle(EndHold hold);
+  void handle(UnfreezeUnit hold);
 
   /// Loop thread.
   [[nodiscard]] const OptimizerCounters& counters() const noexcept { return counters_; }
@@ -190,7 +191,7 @@ class CpuOptimizer : public Actor<CpuOptimizer, UpdateUnit, DirectUnit, DrainOpt
   struct Hold {
     enum class State : std::uint8_t { kNone, kAsked, kHeld };  // kAsked: an update still runs
     State state = State::kNone;
-    std::optional<ReplyTo<AwaitHeld>> awaits;
+    std::optional<ReplyTo<AwaitFrozen>> awaits;
     TimePoint kept_waiting_until;
   };
 

@@ -28,15 +28,15 @@ DeviceUpdates::DeviceUpdates(Options options)
       in_(options_.device->stream("h2d state")),
       kernels_(options_.device->stream("updates")),
       out_(options_.device->stream("d2h state")),
-      stages_(kSlices, options_.stages, options_.stage_bytes) {}
+      buffers_(kSlices, options_.buffers, options_.buffer_bytes) {}
 
-std::size_t DeviceUpdates::prepare(Stage& stage, const UpdateSlice& slice) const {
-  UpdatedUnit& view = stage.view;
+std::size_t DeviceUpdates::prepare(TransferBuffer& buffer, const UpdateSlice& slice) const {
+  UpdatedUnit& view = buffer.view;
   view.buffers = slice.unit->buffers;
   view.shadow = slice.unit->shadow;
   view.buffers.position += slice.begin;
   clip_ranges(slice.unit->ranges, slice, view.ranges);
-  stage.arrays.clear();
+  buffer.arrays.clear();
   std::size_t used = 0;
   std::size_t touched = 0;
   visit_arrays(view, slice.pass, [&]<class T>(T*& array, const ArrayUse& use) {
@@ -47,35 +47,36 @@ std::size_t DeviceUpdates::prepare(Stage& stage, const UpdateSlice& slice) const
                  use.bytes_of(slice.begin);
     std::byte* at = home;
     if (!options_.is_on_device(home)) {
-      TANDEM_CHECK(stage.memory != nullptr, "state on the host passes through a stage");
-      at = stage.memory + used;
+      TANDEM_CHECK(buffer.memory != nullptr, "state on the host passes through a buffer");
+      at = buffer.memory + used;
       used += round_up(use.bytes_of(slice.end - slice.begin), kStageAlignment);
-      stage.arrays.push_back({home, at, use});
+      buffer.arrays.push_back({home, at, use});
     }
     array = reinterpret_cast<T*>(at);
     for (const UpdateRange& range : view.ranges) {
       touched += (use.read + use.written) * use.bytes_of(range.end - range.begin);
     }
   });
-  TANDEM_CHECK_LE(used, options_.stage_bytes, "a stage has room for a slice of every unit");
+  TANDEM_CHECK_LE(used, options_.buffer_bytes,
+                  "a transfer buffer has room for a slice of every unit");
   return touched;
 }
 
 /// Copies the arrays that the pass reads on the way in, and those that it has written on the way
 /// out, and nothing else.
-void DeviceUpdates::copy(const Stage& stage, bool in) {
-  for (const StagedArray& array : stage.arrays) {
+void DeviceUpdates::copy(const TransferBuffer& buffer, bool in) {
+  for (const StagedArray& array : buffer.arrays) {
     if (!(in ? array.use.read : array.use.written)) {
       continue;
     }
-    for (const UpdateRange& range : stage.view.ranges) {
+    for (const UpdateRange& range : buffer.view.ranges) {
       const std::size_t begin = array.use.bytes_of(range.begin);
       const std::size_t bytes = array.use.bytes_of(range.end) - begin;
       if (in) {
-        in_.to_device(array.stage + begin, {array.home + begin, bytes});
+        in_.to_device(array.buffer + begin, {array.home + begin, bytes});
         bytes_in_ += bytes;
       } else {
-        out_.to_host({array.home + begin, bytes}, array.stage + begin);
+        out_.to_host({array.home + begin, bytes}, array.buffer + begin);
         bytes_out_ += bytes;
       }
     }
@@ -84,29 +85,29 @@ void DeviceUpdates::copy(const Stage& stage, bool in) {
 
 Task<> DeviceUpdates::run(UpdateSlice slice) {
   TANDEM_CHECK(slice.direction == nullptr, "what is updated jointly stays on the host");
-  const StageRing<Stage>::Loan loan = stages_.take();
-  Stage* stage = &*loan;
-  const std::size_t bytes = prepare(*stage, slice);
-  const bool is_staged = !stage->arrays.empty();
+  const TransferRing<TransferBuffer>::Loan loan = buffers_.take();
+  TransferBuffer* buffer = &*loan;
+  const std::size_t bytes = prepare(*buffer, slice);
+  const bool is_staged = !buffer->arrays.empty();
   if (is_staged) {
     in_.name_copies(slice.name);
-    copy(*stage, true);
+    copy(*buffer, true);
     kernels_.wait(in_.record());
   }
   kernels_.launch(slice.name, {.bytes = static_cast<double>(bytes)},
-                  [stage, kernels = options_.kernels, pass = slice.pass, steps = slice.steps,
+                  [buffer, kernels = options_.kernels, pass = slice.pass, steps = slice.steps,
                    elements = slice.end - slice.begin](void* native_stream) {
                     if (kernels != nullptr) {
-                      kernels->run_pass(pass, stage->view, steps, 0, elements, native_stream);
+                      kernels->run_pass(pass, buffer->view, steps, 0, elements, native_stream);
                     } else {
-                      run_update_pass(pass, stage->view, steps, 0, elements);
+                      run_update_pass(pass, buffer->view, steps, 0, elements);
                     }
                   });
   DeviceEvent done = kernels_.record();
   if (is_staged) {
     out_.wait(done);
     out_.name_copies(slice.name);
-    copy(*stage, false);
+    copy(*buffer, false);
     done = out_.record();
   }
   co_await done.wait();

@@ -2,7 +2,7 @@
 // through it.
 //
 // A unit's arrays in device memory are updated in place. Arrays in host memory go through a
-// transfer buffer (`Stage`) on the device: the elements that the pass reads are copied in, the
+// transfer buffer on the device: the elements that the pass reads are copied in, the
 // kernel runs, and the elements that it wrote are copied out. So one mechanism serves both
 // placements: with all of a unit's state on the device no byte crosses the link, with master and
 // moments on the host a gradient on the device stays there.
@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "actors/gpu/update_kernels.hpp"
-#include "actors/optimizer/stage_ring.hpp"
+#include "actors/optimizer/transfer_ring.hpp"
 #include "actors/optimizer/update_runner.hpp"
 #include "runtime/device/device.hpp"
 
@@ -39,9 +39,9 @@ class DeviceUpdates final : public UpdateRunner {
     const UpdateKernels* kernels = nullptr;  // of a GPU; null: a simulated device
     std::function<bool(const void*)> is_on_device;
     std::size_t slice_chunks = 1;
-    // device memory of kSlices * stage_bytes, outliving the runner; null: all is resident
-    std::byte* stages = nullptr;
-    std::size_t stage_bytes = 0;
+    // device memory of kSlices * buffer_bytes, outliving the runner; null: all is resident
+    std::byte* buffers = nullptr;
+    std::size_t buffer_bytes = 0;
   };
 
   explicit DeviceUpdates(Options options);
@@ -57,24 +57,24 @@ class DeviceUpdates final : public UpdateRunner {
  private:
   struct StagedArray {
     std::byte* home = nullptr;  // on the host, of the slice's first element
-    std::byte* stage = nullptr;
+    std::byte* buffer = nullptr;
     ArrayUse use;
   };
-  struct Stage {
+  struct TransferBuffer {
     std::byte* memory = nullptr;
     UpdatedUnit view;  // the slice's elements, each array where the kernel finds it
     std::vector<StagedArray> arrays;
   };
 
   /// Sets the view, and returns the bytes that the kernel reads and writes.
-  [[nodiscard]] std::size_t prepare(Stage& stage, const UpdateSlice& slice) const;
-  void copy(const Stage& stage, bool in);
+  [[nodiscard]] std::size_t prepare(TransferBuffer& buffer, const UpdateSlice& slice) const;
+  void copy(const TransferBuffer& buffer, bool in);
 
   Options options_;
   DeviceStream in_;
   DeviceStream kernels_;
   DeviceStream out_;
-  StageRing<Stage> stages_;
+  TransferRing<TransferBuffer> buffers_;
   std::size_t bytes_in_ = 0;
   std::size_t bytes_out_ = 0;
 };

@@ -33,14 +33,14 @@ std::byte* address_of(T* array) noexcept {
 FileUpdates::FileUpdates(Options options)
     : options_(options),
       pool_(options.pool, options.chunk_elements, options.slice_chunks),
-      stages_(kSlices, options.stages, options.stage_bytes) {
+      buffers_(kSlices, options.buffers, options.buffer_bytes) {
   TANDEM_CHECK(options_.slice_chunks * options_.chunk_elements % kElementsAlignment == 0,
                "slices end at blocks of the file");
 }
 
-FileUpdates::Moves FileUpdates::prepare(Stage& stage, const UpdateSlice& slice,
+FileUpdates::Moves FileUpdates::prepare(TransferBuffer& buffer, const UpdateSlice& slice,
                                         UpdatePass pass) const {
-  stage.view = *slice.unit;
+  buffer.view = *slice.unit;
   UpdatedUnit after = *slice.unit;  // where the state lies once this pass counts
   if (slice.pass == UpdatePass::kSpeculative) {
     commit_speculative(after);
@@ -52,14 +52,14 @@ FileUpdates::Moves FileUpdates::prepare(Stage& stage, const UpdateSlice& slice,
   const bool covered = cover_all(slice.unit->ranges, slice.begin, slice.end);
   std::size_t used = 0;
   visit_arrays(
-      stage.view, pass, [&, n = std::size_t{0}]<class T>(T*& array, const ArrayUse& use) mutable {
+      buffer.view, pass, [&, n = std::size_t{0}]<class T>(T*& array, const ArrayUse& use) mutable {
         std::byte* const to = homes[n++];
         if (array == nullptr || !options_.file->holds(array) || (!use.read && !use.written)) {
           return;
         }
         const std::size_t begin = use.bytes_of(slice.begin);
         std::byte* const home = address_of(array) + begin;
-        std::byte* at = stage.memory + used;
+        std::byte* at = buffer.memory + used;
         const std::size_t bytes = use.bytes_of(slice.end) - begin;
         // Bytes that the pass overwrites anyway need not come in, except for those behind them in
         // their block.
@@ -76,7 +76,8 @@ FileUpdates::Moves FileUpdates::prepare(Stage& stage, const UpdateSlice& slice,
         // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer must not leave its array on the way.
         array = reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(at) - begin);
       });
-  TANDEM_CHECK_LE(used, options_.stage_bytes, "a stage has room for a slice of every unit");
+  TANDEM_CHECK_LE(used, options_.buffer_bytes,
+                  "a transfer buffer has room for a slice of every unit");
   return moves;
 }
 
@@ -85,7 +86,7 @@ Task<> FileUpdates::run(UpdateSlice slice) {
       slice.pass == UpdatePass::kRollback ? UpdatePass::kRollback : UpdatePass::kInPlace;
   TANDEM_CHECK(slice.pass == UpdatePass::kInPlace || !slice.unit->backs_up_weight(),
                "no weight is lost that is not cast from its master");
-  const StageRing<Stage>::Loan loan = stages_.take();
+  const TransferRing<TransferBuffer>::Loan loan = buffers_.take();
   Moves moves = prepare(*loan, slice, pass);
   const char* doing = "read";
   try {

@@ -1,6 +1,6 @@
 // actors/optimizer/file_updates.hpp — updates, on the pool, of state in a file.
 //
-// A unit's arrays in the file go through a transfer buffer (`Stage`) in memory:
+// A unit's arrays in the file go through a transfer buffer in memory:
 //   read | update | write, slices overlapping
 // Each slice under way has a buffer, so while one is updated others are read and written. Slices
 // are taken in the order of the optimizer's deadlines, so reads are issued in that order; a unit is
@@ -22,7 +22,7 @@
 
 #include "actors/kernels/state_layout.hpp"
 #include "actors/memory/state_file.hpp"
-#include "actors/optimizer/stage_ring.hpp"
+#include "actors/optimizer/transfer_ring.hpp"
 #include "actors/optimizer/update_runner.hpp"
 
 namespace tandem {
@@ -31,16 +31,16 @@ class FileUpdates final : public UpdateRunner {
  public:
   static constexpr std::size_t kSlices = 4;  // two coming in, one being updated, one going out
   /// A multiple of elements whose arrays fill whole blocks of the file's alignment in every layout.
-  static constexpr std::size_t kElementsAlignment = StateFile::kAlignment * kStateBlock;
+  static constexpr std::size_t kElementsAlignment = StateFile::kAlignment * kScaleGroup;
 
   struct Options {
     StateFile* file = nullptr;  // open; outlives the runner
     CpuPool* pool = nullptr;    // likewise
     std::size_t chunk_elements = 0;
     std::size_t slice_chunks = 0;  // a slice's elements are a multiple of kElementsAlignment
-    // memory of kSlices * stage_bytes, as StateFile::Transfer wants it; outlives the runner
-    std::byte* stages = nullptr;
-    std::size_t stage_bytes = 0;
+    // memory of kSlices * buffer_bytes, as StateFile::Transfer wants it; outlives the runner
+    std::byte* buffers = nullptr;
+    std::size_t buffer_bytes = 0;
   };
 
   explicit FileUpdates(Options options);
@@ -51,7 +51,7 @@ class FileUpdates final : public UpdateRunner {
 
  private:
   using Transfers = std::vector<StateFile::Transfer>;
-  struct Stage {
+  struct TransferBuffer {
     std::byte* memory = nullptr;
     UpdatedUnit view;  // the unit, as the pass finds it
   };
@@ -63,11 +63,12 @@ class FileUpdates final : public UpdateRunner {
   };
 
   /// Sets the view, and returns the transfers; `pass`: the pass that the pool will run.
-  [[nodiscard]] Moves prepare(Stage& stage, const UpdateSlice& slice, UpdatePass pass) const;
+  [[nodiscard]] Moves prepare(TransferBuffer& buffer, const UpdateSlice& slice,
+                              UpdatePass pass) const;
 
   Options options_;
   PoolUpdates pool_;
-  StageRing<Stage> stages_;
+  TransferRing<TransferBuffer> buffers_;
 };
 
 }  // namespace tandem

@@ -50,7 +50,7 @@ LayoutUnit& unit_of(Mix mix, std::size_t elements, std::size_t shift) {
 
 LayoutUnit& usual_unit(Mix mix) {
   static std::map<Mix, LayoutUnit> units;
-  return units.try_emplace(mix, mix, g_elements / kNormBlock * kNormBlock).first->second;
+  return units.try_emplace(mix, mix, g_elements / kNormTile * kNormTile).first->second;
 }
 
 std::size_t chunks_of(std::size_t elements) { return (elements + kChunk - 1) / kChunk; }

@@ -19,7 +19,7 @@ LayoutUnit::LayoutUnit(Mix mix, std::size_t elements, double weight_decay, std::
       fp32_gradient_(elements * sizeof(float)) {
   sets_[0] = make_set(state_[0], weight_[0]);
   set_gradients(1.0F);
-  constexpr std::size_t kPiece = 64 * kStateBlock;
+  constexpr std::size_t kPiece = 64 * kScaleGroup;
   std::vector<float> values(kPiece);
   for (std::size_t begin = 0; begin < elements_; begin += kPiece) {
     const std::size_t end = std::min(elements_, begin + kPiece);

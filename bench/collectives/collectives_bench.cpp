@@ -85,7 +85,7 @@ void register_all(Bench* bench) {
                                    bench, world, bytes, Work::kAllGather, Work::kGatherBound,
                                    "all_gather")
           ->UseManualTime();
-      if (bytes % (world * kNormBlock * sizeof(float)) == 0) {
+      if (bytes % (world * kNormTile * sizeof(float)) == 0) {
         benchmark::RegisterBenchmark(fmt::format("reduce_scatter/{}/{}", world, bytes).c_str(),
                                      measure, bench, world, bytes, Work::kReduceScatter,
                                      Work::kReduceBound, "reduce_scatter")

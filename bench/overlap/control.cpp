@@ -22,7 +22,7 @@
 namespace tandem::bench {
 namespace {
 
-constexpr std::size_t kElements = 8 * kNormBlock;
+constexpr std::size_t kElements = 8 * kNormTile;
 constexpr double kSecondsOfMicro = 1e-6;
 
 /// One unit of a rank at world 1, in fp32.

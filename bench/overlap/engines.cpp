@@ -72,7 +72,7 @@ PlacementProblem timed_problem(const StepShape& shape,
                                      static_cast<std::int64_t>(shape.weights_of_layer), times),
                         input, PlacementHardware::of(device, pool), Overlap::kFull);
   const PlacementUnit& layer = problem.units[0];
-  problem.device_bytes = room * layer.on_device + problem.device_stage_bytes +
+  problem.device_bytes = room * layer.on_device + problem.device_buffer_bytes +
                          static_cast<double>(shape.layers) * layer.when_streamed;
   return problem;
 }

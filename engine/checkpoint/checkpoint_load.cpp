@@ -25,7 +25,7 @@ CheckpointLoad::CheckpointLoad(Checkpointer& meeting, Rank& rank) : meeting_(mee
       }};
 }
 
-Task<> CheckpointLoad::look(std::string folder, bool is_one) {
+Task<> CheckpointLoad::inspect(std::string folder, bool is_one) {
   disks_ = co_await meeting_.disks_of(folder);
   if (!disks_.are_several() && !fs::is_directory(folder)) {
     throw user_error("resume", "there is no folder {}; give a checkpoint or a folder of them",

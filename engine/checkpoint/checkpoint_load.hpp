@@ -3,7 +3,7 @@
 // rest, unit by unit.
 //
 //   CheckpointLoad load(meeting, rank);
-//   co_await load.look(folder, false);
+//   co_await load.inspect(folder, false);
 //   for each of load.candidates(): if fault = co_await load.open(one); fault.empty():
 //     load.take(arrays); for each unit: co_await load.fetch(unit), restore it from load.source()
 //
@@ -35,7 +35,7 @@ class CheckpointLoad {
 
   /// Finds the checkpoints that a user means by `folder`; with `is_one` only `folder` itself.
   /// Throws user_error if there is none.
-  Task<> look(std::string folder, bool is_one);
+  Task<> inspect(std::string folder, bool is_one);
   [[nodiscard]] const std::vector<Candidate>& candidates() const { return found_.candidates; }
   /// The folders with a checkpoint's name from which no run can go on, one line each.
   [[nodiscard]] const std::vector<std::string>& broken() const { return found_.broken; }

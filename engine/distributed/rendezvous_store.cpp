@@ -109,7 +109,7 @@ class RendezvousStore::Patience {
     }
     AwakeTime awake(std::max(length, kLeast), began);
     std::this_thread::sleep_for(length);
-    until_ += awake.look(Clock::real().now());
+    until_ += awake.slept_since(Clock::real().now());
     return true;
   }
   /// True once, when a look at the terminal should say what is waited for.

@@ -178,7 +178,7 @@ std::size_t RankSizes::device_bytes_of(std::size_t unit) const {
 
 std::size_t RankSizes::device_bytes() const {
   std::size_t bytes =
-      device_base_bytes + DeviceUpdates::kSlices * (stream_stage_bytes + resident_stage_bytes);
+      device_base_bytes + DeviceUpdates::kSlices * (stream_buffer_bytes + resident_buffer_bytes);
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     bytes += device_bytes_of(unit);
   }
@@ -220,10 +220,10 @@ void RankSizes::count_on_nvme(const UnitSizes& unit, std::size_t elements, const
   }
   nvme_file_bytes += bytes;
   nvme_copy_bytes = std::max(nvme_copy_bytes, bytes);
-  nvme_stage_bytes = std::max(nvme_stage_bytes, stage);
+  nvme_buffer_bytes = std::max(nvme_buffer_bytes, stage);
 }
 
-void RankSizes::count_nvme_passage(bool straight, bool is_kept) {
+void RankSizes::count_nvme_buffers(bool straight, bool is_kept) {
   std::size_t shard = 0;
   std::size_t accumulator = 0;
   for (const UnitSizes& unit : units) {
@@ -265,8 +265,9 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
     if (made.placement == StatePlacement::kNvme || made.weights_on_nvme) {
       sizes.count_on_nvme(made, layout.shard_elements, shape);
     } else if (made.placement != StatePlacement::kHost) {
-      std::size_t& stage = made.placement == StatePlacement::kStreamed ? sizes.stream_stage_bytes
-                                                                       : sizes.resident_stage_bytes;
+      std::size_t& stage = made.placement == StatePlacement::kStreamed
+                               ? sizes.stream_buffer_bytes
+                               : sizes.resident_buffer_bytes;
       stage = std::max(stage, stage_of(made, shape, layout.shard_elements, sizes.accumulator_type));
     }
     sizes.device_base_bytes += sharding.weights_replicated[unit] ? made.weights : 0;
@@ -282,7 +283,7 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
       std::min(gradients.shared_units(), std::max(kGradientSlots, gradients.min_shared_slots + 1)),
       shape.type);
   const bool on_cpu = shape.engine.device == DeviceKind::kCpu;
-  sizes.count_nvme_passage(on_cpu && sharding.world == 1, is_kept);
+  sizes.count_nvme_buffers(on_cpu && sharding.world == 1, is_kept);
   for (const auto* pools : {&sizes.weight_pools, &sizes.gradient_pools}) {
     for (const PoolSizes& pool : *pools) {
       sizes.device_base_bytes += pool.bytes();

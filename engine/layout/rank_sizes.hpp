@@ -98,13 +98,13 @@ struct RankSizes {
   std::size_t direction_scratch_bytes = 0;
   // Device memory for the arrays of one slice that are copied from the host, for streamed units and
   // for other units that are updated on the device; 0 if there are none.
-  std::size_t stream_stage_bytes = 0;
-  std::size_t resident_stage_bytes = 0;
+  std::size_t stream_buffer_bytes = 0;
+  std::size_t resident_buffer_bytes = 0;
   std::size_t device_base_bytes = 0;  // slots and whole blocks on an accelerator
   // State on NVMe: bytes of the file, of host memory for a slice under way, and of host memory for
   // the largest unit, which is copied there to be loaded and saved.
   std::size_t nvme_file_bytes = 0;
-  std::size_t nvme_stage_bytes = 0;
+  std::size_t nvme_buffer_bytes = 0;
   std::size_t nvme_copy_bytes = 0;
   // Bytes of the transfer buffer through which a shard on NVMe is gathered, and a gradient reduced;
   // 0 if the file is read into the slots and written from them.
@@ -129,7 +129,7 @@ struct RankSizes {
   void count_on_nvme(const UnitSizes& unit, std::size_t elements, const RankShape& shape);
   /// Counts the transfer buffers of gathers and reductions of units with weights on NVMe.
   /// `straight`: a single rank in host memory, which needs none for gathers.
-  void count_nvme_passage(bool straight, bool is_kept);
+  void count_nvme_buffers(bool straight, bool is_kept);
 };
 
 }  // namespace tandem

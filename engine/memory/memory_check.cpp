@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "engine/layout/update_config.hpp"
-#include "engine/memory/host_passage.hpp"
+#include "engine/memory/host_buffers.hpp"
 #include "engine/types/boundary_share.hpp"
 #include "runtime/device/gpu_probe.hpp"
 #include "runtime/system/machine.hpp"
@@ -66,7 +66,7 @@ void place_overflow(const Model& model, const MemoryPlan& all_on_host, const Mem
                     PlanInput& input) {
   const std::int64_t over = all_on_host.host_total() - limits.host->bytes;
   std::int64_t wanted =
-      over > 0 ? over / all_on_host.ranks_per_host + 1 + most_host_passage(model, input) : 0;
+      over > 0 ? over / all_on_host.ranks_per_host + 1 + most_host_buffer_bytes(model, input) : 0;
   for (std::size_t unit = 0; unit < all_on_host.units.size() && wanted > 0; ++unit) {
     const UnitCost& cost = all_on_host.units[unit];
     // Bytes that leave the host with a unit: gradients of several ranks are added there.

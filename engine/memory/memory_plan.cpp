@@ -420,7 +420,7 @@ void Planner::add_staging() {
     add(MemoryPurpose::kStaging, MemoryKind::kShared, kSharedStageBytes);
   }
   add(MemoryPurpose::kStaging, MemoryKind::kHost,
-      FileUpdates::kSlices * sizes_.nvme_stage_bytes + sizes_.nvme_copy_bytes +
+      FileUpdates::kSlices * sizes_.nvme_buffer_bytes + sizes_.nvme_copy_bytes +
           StateFile::sums_bytes(sizes_.nvme_file_bytes));
   add(MemoryPurpose::kStaging, in_.accelerator ? MemoryKind::kPinned : peers_read(),
       sizes_.nvme_shard_bytes + sizes_.nvme_accumulator_bytes);
@@ -444,7 +444,7 @@ void Planner::add_staging() {
     add(MemoryPurpose::kStaging, MemoryKind::kPinned,
         backends * StagedBackend::kStages * StagedBackend::kUsualStageBytes);
     add(MemoryPurpose::kStaging, MemoryKind::kDevice,
-        DeviceUpdates::kSlices * (sizes_.stream_stage_bytes + sizes_.resident_stage_bytes));
+        DeviceUpdates::kSlices * (sizes_.stream_buffer_bytes + sizes_.resident_buffer_bytes));
   }
 }
 

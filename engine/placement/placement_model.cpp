@@ -470,11 +470,11 @@ double PlacementProblem::device_bytes_of(std::span<const StatePlacement> placeme
                                                              : 0;
     streams = streams || placements[unit] == StatePlacement::kStreamed;
   }
-  return bytes + (streams ? device_stage_bytes : 0);
+  return bytes + (streams ? device_buffer_bytes : 0);
 }
 
 double PlacementProblem::host_bytes_of(std::span<const StatePlacement> placements) const {
-  double bytes = std::ranges::any_of(placements, &updates_on_device) ? passage_bytes : 0;
+  double bytes = std::ranges::any_of(placements, &updates_on_device) ? host_buffer_bytes : 0;
   for (std::size_t unit = 0; unit < placements.size(); ++unit) {
     bytes += placements[unit] == StatePlacement::kHost       ? units[unit].on_host
              : placements[unit] == StatePlacement::kStreamed ? units[unit].optimizer

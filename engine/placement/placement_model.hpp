@@ -64,11 +64,11 @@ struct PlacementProblem {
   Overlap overlap = Overlap::kFull;
   int micro_steps = 1;
   std::size_t gather_slots = 3;
-  bool is_alone = true;           // one rank: what lies on the device stays there
-  double device_bytes = 0;        // free for state
-  double host_bytes = 1e18;       // likewise
-  double device_stage_bytes = 0;  // of the device's, once anything is streamed
-  double passage_bytes = 0;       // of the host's, once anything is updated on the device
+  bool is_alone = true;            // one rank: what lies on the device stays there
+  double device_bytes = 0;         // free for state
+  double host_bytes = 1e18;        // likewise
+  double device_buffer_bytes = 0;  // of the device's, once anything is streamed
+  double host_buffer_bytes = 0;    // of the host's, once anything is updated on the device
 
   /// Memory of a placement.
   [[nodiscard]] double device_bytes_of(std::span<const StatePlacement> placements) const;

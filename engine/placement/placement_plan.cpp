@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "actors/optimizer/device_updates.hpp"
-#include "engine/memory/host_passage.hpp"
+#include "engine/memory/host_buffers.hpp"
 #include "engine/metrics/flops.hpp"
 #include "engine/placement/placement.hpp"
 
@@ -83,9 +83,9 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
       .is_alone = input.world_size == 1,
       .device_bytes = hardware.memory_bytes -
                       static_cast<double>(host.device_base_bytes +
-                                          DeviceUpdates::kSlices * device.resident_stage_bytes),
-      .device_stage_bytes =
-          static_cast<double>(DeviceUpdates::kSlices * streamed.stream_stage_bytes)};
+                                          DeviceUpdates::kSlices * device.resident_buffer_bytes),
+      .device_buffer_bytes =
+          static_cast<double>(DeviceUpdates::kSlices * streamed.stream_buffer_bytes)};
   for (std::size_t unit = 0; unit < model.units.size(); ++unit) {
     const UnitLayout layout = sharding.layout_of(model.units[unit]);
     const UnitSizes& sizes = host.units[unit];
@@ -130,7 +130,7 @@ void bound_memory(PlacementProblem& problem, const Model& model, const PlanInput
         static_cast<double>(limits.device->bytes - on_host.total(MemoryKind::kDevice));
   }
   if (limits.host) {
-    problem.passage_bytes = static_cast<double>(most_host_passage(model, input));
+    problem.host_buffer_bytes = static_cast<double>(most_host_buffer_bytes(model, input));
     problem.host_bytes = static_cast<double>(limits.host->bytes - on_host.host_total()) /
                              static_cast<double>(on_host.ranks_per_host) +
                          problem.host_bytes_of(all_here.shape.engine.placements);

@@ -225,7 +225,7 @@ std::vector<StatePlacement> placements_by_count(const PlacementProblem& problem,
   const std::vector<std::size_t> movable = movable_in_order(problem);
   std::vector<StatePlacement> placements(problem.units.size(), StatePlacement::kHost);
   // Memory for streaming is set aside first.
-  double room = problem.device_bytes - (streamed > 0 ? problem.device_stage_bytes : 0);
+  double room = problem.device_bytes - (streamed > 0 ? problem.device_buffer_bytes : 0);
   std::vector<std::size_t> others;
   for (std::size_t i = 0; i < movable.size(); ++i) {
     const std::size_t unit = movable[i];

@@ -35,7 +35,7 @@ namespace {
 constexpr std::size_t kMeasuredBytes = std::size_t{256} << 20;
 
 /// A pass over a file: slices whose arrays have these sizes.
-struct Passage {
+struct Pass {
   StateSizes slice;
   bool reads = true;
   bool writes = true;
@@ -56,24 +56,24 @@ std::vector<StateFile::Transfer> transfers_of(const StateSizes& slice, std::byte
 }
 
 /// Every kSlices-th slice from `first` on.
-Task<> pass_slices(StateFile* file, std::byte* memory, std::size_t first, Passage passage) {
-  const std::size_t bytes = passage.slice.total(kFileStateAlignment);
+Task<> transfer_slices(StateFile* file, std::byte* memory, std::size_t first, Pass pass) {
+  const std::size_t bytes = pass.slice.total(kFileStateAlignment);
   for (std::size_t at = first * bytes; at + bytes <= file->size_bytes();
        at += FileUpdates::kSlices * bytes) {
-    const auto transfers = transfers_of(passage.slice, file->data() + at, memory + first * bytes);
-    if (passage.reads) {
+    const auto transfers = transfers_of(pass.slice, file->data() + at, memory + first * bytes);
+    if (pass.reads) {
       co_await file->read(transfers);
     }
-    if (passage.writes) {
+    if (pass.writes) {
       co_await file->write(transfers);
     }
   }
 }
 
-Task<> pass_all(StateFile* file, std::byte* memory, Passage passage) {
+Task<> transfer_all(StateFile* file, std::byte* memory, Pass pass) {
   Scope scope(EventLoop::current(), "state");
   for (std::size_t i = 0; i < FileUpdates::kSlices; ++i) {
-    scope.spawn("slices", &pass_slices, file, memory, i, passage);
+    scope.spawn("slices", &transfer_slices, file, memory, i, pass);
   }
   co_await scope.join();
 }
@@ -119,9 +119,9 @@ DiskRates measure_disk_rates(const NvmeOptions& options, FileIo::Backend backend
                               .pool = &pool,
                               .path = new_name(options.path),
                               .piece_bytes = options.block_bytes});
-  const auto rate_of = [&](Passage passage) {
+  const auto rate_of = [&](Pass pass) {
     const Stopwatch watch;
-    loop.run(&pass_all, &file, memory.data(), passage);
+    loop.run(&transfer_all, &file, memory.data(), pass);
     return static_cast<double>(file.size_bytes()) / watch.elapsed_s();
   };
   std::vector<float> values(std::size_t{4} << 20);
@@ -129,7 +129,7 @@ DiskRates measure_disk_rates(const NvmeOptions& options, FileIo::Backend backend
   if (machine::usable_cpus() > 1) {  // else the loop that asks the disk would wait for it
     computing = std::jthread(&compute_until, &values);
   }
-  const Passage back{.slice = slice, .reads = false};
+  const Pass back{.slice = slice, .reads = false};
   (void)rate_of(back);  // the first writes find no blocks of the disk
   return {.each_way = rate_of({.slice = slice}),
           .read = rate_of({.slice = slice, .writes = false}),

@@ -190,8 +190,8 @@ CollectiveBackend* Rank::with_nvme() {
   nvme_backend_ = std::make_unique<StateFileBackend>(StateFileBackend::Options{
       .inner = parts_.backend,
       .file = memory_.state_file(),
-      .shard_stage = memory_.nvme_shard_stage(),
-      .accumulator_stage = memory_.nvme_accumulator_stage(),
+      .shard_buffer = memory_.nvme_shard_buffer(),
+      .accumulator_buffer = memory_.nvme_accumulator_buffer(),
       .name_of = [this](const void* array) { return name_on_nvme(array); }});
   return nvme_backend_.get();
 }
@@ -257,18 +257,19 @@ UpdateRunner* Rank::runner_of(StatePlacement placement) {
   if (runner != nullptr) {
     return runner.get();
   }
-  const std::size_t stage_bytes =
-      streams ? layout_.sizes.stream_stage_bytes : layout_.sizes.resident_stage_bytes;
+  const std::size_t buffer_bytes =
+      streams ? layout_.sizes.stream_buffer_bytes : layout_.sizes.resident_buffer_bytes;
   const std::size_t chunk = CpuOptimizer::Options().chunk_elements;
   runner = std::make_unique<DeviceUpdates>(DeviceUpdates::Options{
       .device = &parts_.accelerator->device(),
       .kernels = parts_.accelerator->update_kernels(),
       .is_on_device = [this](const void* memory) { return memory_.is_on_device(memory); },
-      .slice_chunks = stage_bytes > 0 ? kStreamedSliceElements / chunk : kResidentSliceChunks,
-      .stages = stage_bytes > 0 ? memory_.allocate_on_device(DeviceUpdates::kSlices * stage_bytes,
-                                                             "the stages of updates")
-                                : nullptr,
-      .stage_bytes = stage_bytes});
+      .slice_chunks = buffer_bytes > 0 ? kStreamedSliceElements / chunk : kResidentSliceChunks,
+      .buffers = buffer_bytes > 0
+                     ? memory_.allocate_on_device(DeviceUpdates::kSlices * buffer_bytes,
+                                                  "the transfer buffers of updates")
+                     : nullptr,
+      .buffer_bytes = buffer_bytes});
   return runner.get();
 }
 
@@ -280,8 +281,8 @@ UpdateRunner* Rank::nvme_runner() {
                              .pool = parts_.optimizer_pool,
                              .chunk_elements = chunk,
                              .slice_chunks = FileUpdates::kElementsAlignment / chunk,
-                             .stages = memory_.nvme_stages(),
-                             .stage_bytes = layout_.sizes.nvme_stage_bytes});
+                             .buffers = memory_.nvme_buffers(),
+                             .buffer_bytes = layout_.sizes.nvme_buffer_bytes});
   }
   return nvme_updates_.get();  // null: the optimizer keeps nothing
 }

@@ -69,7 +69,7 @@ std::uint64_t RankLayout::first_element(std::size_t unit) const {
     const ParameterLayout& layout = parameters[before];
     const auto elements = static_cast<std::uint64_t>(
         layout.position_of(static_cast<std::int64_t>(layout.block.padded_elements)));
-    begin += (elements + kStateBlock - 1) / kStateBlock * kStateBlock;
+    begin += (elements + kScaleGroup - 1) / kScaleGroup * kScaleGroup;
   }
   return begin;
 }
@@ -108,12 +108,12 @@ std::vector<CpuOptimizer::Range> RankLayout::update_ranges(std::size_t unit) con
   }
   for (const CpuOptimizer::Range& range : ranges) {
     TANDEM_CHECK_LE(range.end, slice_elements(unit), "an update stays in the rank's slice");
-    if (shape.engine.state_layout == StateLayout::kInt8 && range.begin % kStateBlock != 0) {
+    if (shape.engine.state_layout == StateLayout::kInt8 && range.begin % kScaleGroup != 0) {
       throw user_error("engine",
                        "optimizer_state is int8, whose blocks are {} elements, and in unit {} a "
                        "parameter group or what follows a frozen parameter begins at element {}; "
                        "use bf16",
-                       kStateBlock, model.units[unit].name, range.begin);
+                       kScaleGroup, model.units[unit].name, range.begin);
     }
   }
   return ranges;

@@ -154,13 +154,14 @@ void RankMemory::allocate_nvme() {
   const RankSizes& sizes = layout_.sizes;
   if (sizes.nvme_file_bytes > 0) {
     state_file_ = std::make_unique<StateFile>(sizes.nvme_file_bytes);
-    nvme_stages_ = allocate(FileUpdates::kSlices * sizes.nvme_stage_bytes, resident_bytes_.staging);
+    nvme_buffers_ =
+        allocate(FileUpdates::kSlices * sizes.nvme_buffer_bytes, resident_bytes_.staging);
   }
   if (sizes.nvme_shard_bytes > 0) {
-    nvme_shard_stage_ = allocate_shared(sizes.nvme_shard_bytes, resident_bytes_.staging);
+    nvme_shard_buffer_ = allocate_shared(sizes.nvme_shard_bytes, resident_bytes_.staging);
   }
   if (sizes.nvme_accumulator_bytes > 0) {
-    nvme_accumulator_stage_ =
+    nvme_accumulator_buffer_ =
         allocate_shared(sizes.nvme_accumulator_bytes, resident_bytes_.staging);
   }
 }

@@ -63,12 +63,12 @@ class RankMemory {
   Task<> open_state_file(StateFile::Options options);
   /// Null: nothing lies on NVMe.
   [[nodiscard]] StateFile* state_file() const noexcept { return state_file_.get(); }
-  /// FileUpdates::kSlices stages of RankSizes::nvme_stage_bytes.
-  [[nodiscard]] std::byte* nvme_stages() const noexcept { return nvme_stages_; }
+  /// FileUpdates::kSlices transfer buffers of RankSizes::nvme_buffer_bytes.
+  [[nodiscard]] std::byte* nvme_buffers() const noexcept { return nvme_buffers_; }
   /// Memory for gathers and reductions of weights on NVMe, as RankSizes says; null: none.
-  [[nodiscard]] std::byte* nvme_shard_stage() const noexcept { return nvme_shard_stage_; }
-  [[nodiscard]] std::byte* nvme_accumulator_stage() const noexcept {
-    return nvme_accumulator_stage_;
+  [[nodiscard]] std::byte* nvme_shard_buffer() const noexcept { return nvme_shard_buffer_; }
+  [[nodiscard]] std::byte* nvme_accumulator_buffer() const noexcept {
+    return nvme_accumulator_buffer_;
   }
   [[nodiscard]] bool is_on_nvme(const void* array) const noexcept {
     return state_file_ != nullptr && state_file_->holds(array);
@@ -136,9 +136,9 @@ class RankMemory {
   std::vector<HostBuffer> owned_;
   std::unique_ptr<StateFile> state_file_;
   std::size_t in_state_file_ = 0;  // bytes that have an owner
-  std::byte* nvme_stages_ = nullptr;
-  std::byte* nvme_shard_stage_ = nullptr;
-  std::byte* nvme_accumulator_stage_ = nullptr;
+  std::byte* nvme_buffers_ = nullptr;
+  std::byte* nvme_shard_buffer_ = nullptr;
+  std::byte* nvme_accumulator_buffer_ = nullptr;
   ResidentBytes resident_bytes_;
 };
 

@@ -165,7 +165,7 @@ Task<std::optional<CheckpointOutcome>> EngineCheckpoints::advance(
 Task<LoadedCheckpoint> EngineCheckpoints::load(std::string folder, std::string tag, LoadArgs args) {
   co_await checkpointer().finish();
   CheckpointLoad load(checkpointer(), *parts_.rank);
-  co_await load.look(tag.empty() ? folder : folder + "/" + tag, !tag.empty());
+  co_await load.inspect(tag.empty() ? folder : folder + "/" + tag, !tag.empty());
   std::vector<std::string> notes;  // what was stepped over
   for (const Candidate& candidate : load.candidates()) {
     std::string fault = co_await load.open(candidate);

@@ -50,7 +50,7 @@ class Measurement {
     const double per_element = update_bytes_per_element(kernel_);
     const auto elements =
         static_cast<std::size_t>(static_cast<double>(probe_.updated_bytes) / per_element) /
-        kStateBlock * kStateBlock;
+        kScaleGroup * kScaleGroup;
     const DType type = kernel_.weight;
     const DeviceBuffer state =
         device_.allocate(state_bytes(kernel_.layout, kernel_.update, type, elements));

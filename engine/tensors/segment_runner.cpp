@@ -99,16 +99,16 @@ SegmentRunner::Activations SegmentRunner::start(bool looks) const {
           .looks = looks};
 }
 
-TokenBlocks SegmentRunner::blocks_of(const Batch& batch) const {
+TokenTiles SegmentRunner::blocks_of(const Batch& batch) const {
   return sharing_.blocks == 0 || batch.part.count == 0
-             ? TokenBlocks()
-             : TokenBlocks{.length = batch.part.count, .count = sharing_.blocks / sharing_.ranks};
+             ? TokenTiles()
+             : TokenTiles{.length = batch.part.count, .count = sharing_.blocks / sharing_.ranks};
 }
 
 at::Tensor SegmentRunner::run(std::size_t s, const Batch& batch, const at::Tensor& input,
                               HeadOutput head_output) const {
   const SingleThreadGuard alone(model_.segments[s].one_thread);
-  const TokenBlocksGuard blocks(blocks_of(batch));
+  const TokenTilesGuard blocks(blocks_of(batch));
   SegmentContext context = {
       .batch = batch, .weights = weights_[s], .head_output = head_output, .exchange = exchange_};
   if (batch.memory != nullptr) {
@@ -157,7 +157,7 @@ void SegmentRunner::backward(std::size_t s, const Batch& batch, Activations& act
            : std::move(activations.gradient);
   if (output.requires_grad()) {  // not a first segment that is frozen
     const SingleThreadGuard alone(model_.segments[s].one_thread);
-    const TokenBlocksGuard blocks(blocks_of(batch));
+    const TokenTilesGuard blocks(blocks_of(batch));
     named(model_.segments[s], "backward", batch,
           [&] { torch::autograd::backward({output}, {gradient}); });
   }

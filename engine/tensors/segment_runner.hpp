@@ -19,7 +19,7 @@
 #include "engine/tensors/segment.hpp"
 #include "engine/tensors/unit.hpp"
 #include "engine/types/row_sharing.hpp"
-#include "engine/types/token_blocks.hpp"
+#include "engine/types/token_tiles.hpp"
 
 namespace tandem {
 
@@ -60,7 +60,7 @@ class SegmentRunner {
   [[nodiscard]] at::Tensor run(std::size_t s, const Batch& batch, const at::Tensor& input,
                                HeadOutput head_output) const;
   /// Returns the token tiles over which this rank sums.
-  [[nodiscard]] TokenBlocks blocks_of(const Batch& batch) const;
+  [[nodiscard]] TokenTiles blocks_of(const Batch& batch) const;
 
   const Model& model_;
   std::vector<std::vector<Weight*>> weights_;      // [segment]

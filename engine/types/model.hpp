@@ -88,7 +88,7 @@ struct BatchShape {
   bool accelerator = false;  // computed there: kernels need no packed copies in host memory
   bool packed = false;       // rows hold several documents (Batch::positions)
   std::int64_t sharers = 1;  // ranks that share each row (Batch::part)
-  // Token tiles in a rank's part of a row: sums over tokens are made tile by tile (TokenBlocks); 0:
+  // Token tiles in a rank's part of a row: sums over tokens are made tile by tile (TokenTiles); 0:
   // one sum.
   std::int64_t blocks = 0;
 

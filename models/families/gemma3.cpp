@@ -60,8 +60,8 @@ void read_config(const JsonValue& root, HfConfig& config) {
   read_positions(root, config);
 }
 
-BlockNames names(std::int64_t layer, const HfConfig& c) {
-  BlockNames n = with_mlp(qwen3_attention_names(layer, c), layer, c);
+LayerNames names(std::int64_t layer, const HfConfig& c) {
+  LayerNames n = with_mlp(qwen3_attention_names(layer, c), layer, c);
   n.attention_out_norm = {layer_name(layer, "post_attention_layernorm.weight")};
   n.mlp_norm = {layer_name(layer, "pre_feedforward_layernorm.weight")};
   n.down_norm = {layer_name(layer, "post_feedforward_layernorm.weight")};

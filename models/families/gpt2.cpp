@@ -32,9 +32,9 @@ std::vector<std::string> weight_and_bias(const std::string& name) {
   return {name + ".weight", name + ".bias"};
 }
 
-BlockNames names(std::int64_t layer) {
+LayerNames names(std::int64_t layer) {
   const std::string block = fmt::format("transformer.h.{}.", layer);
-  BlockNames n;
+  LayerNames n;
   n.attention_norm = weight_and_bias(block + "ln_1");
   n.qkv = {block + "attn.c_attn.weight"};
   n.qkv_bias = {block + "attn.c_attn.bias"};
@@ -62,7 +62,7 @@ DecoderSpec describe(const HfConfig& c) {
                 .activation = Activation::kGeluTanh,
                 .input_major = true,
                 .dropout = {.rates = c.dropout}};
-  spec.block_names = names;
+  spec.layer_names = names;
   spec.embedding = "transformer.wte.weight";
   spec.positions = "transformer.wpe.weight";
   spec.max_positions = c.max_position_embeddings;

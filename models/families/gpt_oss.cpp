@@ -32,8 +32,8 @@ void read_config(const JsonValue& root, HfConfig& config) {
   }
 }
 
-BlockNames names(std::int64_t layer, const HfConfig& c) {
-  BlockNames n = llama_attention_names(layer, c);
+LayerNames names(std::int64_t layer, const HfConfig& c) {
+  LayerNames n = llama_attention_names(layer, c);
   n.sinks = {layer_name(layer, "self_attn.sinks")};
   const std::string mlp = layer_name(layer, "mlp.");
   n.router = {mlp + "router.weight", mlp + "router.bias"};

@@ -119,9 +119,9 @@ std::string layer_name(std::int64_t layer, std::string_view part) {
   return fmt::format("model.layers.{}.{}", layer, part);
 }
 
-BlockNames llama_attention_names(std::int64_t layer, const HfConfig& c) {
+LayerNames llama_attention_names(std::int64_t layer, const HfConfig& c) {
   const std::string attention = layer_name(layer, "self_attn.");
-  BlockNames n;
+  LayerNames n;
   n.attention_norm = {layer_name(layer, "input_layernorm.weight")};
   n.qkv = projections(attention, "weight");
   n.attention_out = {attention + "o_proj.weight"};
@@ -135,14 +135,14 @@ BlockNames llama_attention_names(std::int64_t layer, const HfConfig& c) {
   return n;
 }
 
-BlockNames qwen3_attention_names(std::int64_t layer, const HfConfig& c) {
-  BlockNames n = llama_attention_names(layer, c);
+LayerNames qwen3_attention_names(std::int64_t layer, const HfConfig& c) {
+  LayerNames n = llama_attention_names(layer, c);
   n.qk_norm = {layer_name(layer, "self_attn.q_norm.weight"),
                layer_name(layer, "self_attn.k_norm.weight")};
   return n;
 }
 
-BlockNames with_mlp(BlockNames n, std::int64_t layer, const HfConfig& c) {
+LayerNames with_mlp(LayerNames n, std::int64_t layer, const HfConfig& c) {
   const std::string mlp = layer_name(layer, "mlp.");
   n.up = {mlp + "gate_proj.weight", mlp + "up_proj.weight"};
   n.down = {mlp + "down_proj.weight"};
@@ -154,7 +154,7 @@ BlockNames with_mlp(BlockNames n, std::int64_t layer, const HfConfig& c) {
 }
 
 DecoderSpec llama_decoder(const HfConfig& c,
-                          BlockNames (*names)(std::int64_t layer, const HfConfig& config)) {
+                          LayerNames (*names)(std::int64_t layer, const HfConfig& config)) {
   DecoderSpec spec;
   spec.vocabulary = c.vocab_size;
   spec.layers = c.num_hidden_layers;
@@ -178,7 +178,7 @@ DecoderSpec llama_decoder(const HfConfig& c,
   if (c.window_rope) {
     spec.window_rotary = std::make_shared<RotaryTable>(*c.window_rope);
   }
-  spec.block_names = [c, names](std::int64_t layer) { return names(layer, c); };
+  spec.layer_names = [c, names](std::int64_t layer) { return names(layer, c); };
   spec.router_loss = c.router_loss();
   spec.embedding = "model.embed_tokens.weight";
   spec.final_norm = {"model.norm.weight"};

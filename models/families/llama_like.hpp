@@ -56,15 +56,15 @@ void read_experts(const JsonValue& root, HfConfig& config);
 /// "model.layers.3.self_attn." and the like.
 std::string layer_name(std::int64_t layer, std::string_view part);
 /// Names of a layer without norms of q and k, without its MLP.
-BlockNames llama_attention_names(std::int64_t layer, const HfConfig& config);
+LayerNames llama_attention_names(std::int64_t layer, const HfConfig& config);
 /// The same with norms of q and k.
-BlockNames qwen3_attention_names(std::int64_t layer, const HfConfig& config);
+LayerNames qwen3_attention_names(std::int64_t layer, const HfConfig& config);
 /// Adds the names of a gated MLP.
-BlockNames with_mlp(BlockNames names, std::int64_t layer, const HfConfig& config);
+LayerNames with_mlp(LayerNames names, std::int64_t layer, const HfConfig& config);
 
 /// The decoder around such layers, with experts where the config has some; `names` of each layer.
 DecoderSpec llama_decoder(const HfConfig& config,
-                          BlockNames (*names)(std::int64_t layer, const HfConfig& config));
+                          LayerNames (*names)(std::int64_t layer, const HfConfig& config));
 /// With the names of Llama itself.
 DecoderSpec describe_llama(const HfConfig& config);
 

@@ -13,8 +13,8 @@ void read_config(const JsonValue& root, HfConfig& config) {
   config.norm_topk_prob = true;
 }
 
-BlockNames names(std::int64_t layer, const HfConfig& c) {
-  BlockNames n = llama_attention_names(layer, c);
+LayerNames names(std::int64_t layer, const HfConfig& c) {
+  LayerNames n = llama_attention_names(layer, c);
   const std::string mlp = layer_name(layer, "block_sparse_moe.");
   n.router = {mlp + "gate.weight"};
   for (std::int64_t expert = 0; expert < c.experts; ++expert) {

@@ -10,8 +10,8 @@ void read_config(const JsonValue& root, HfConfig& config) {
   config.dropout.residual = rate_or(root, "resid_pdrop", 0.0);
 }
 
-BlockNames names(std::int64_t layer, const HfConfig& c) {
-  BlockNames n = llama_attention_names(layer, c);
+LayerNames names(std::int64_t layer, const HfConfig& c) {
+  LayerNames n = llama_attention_names(layer, c);
   n.qkv = {layer_name(layer, "self_attn.qkv_proj.weight")};
   n.up = {layer_name(layer, "mlp.gate_up_proj.weight")};
   n.down = {layer_name(layer, "mlp.down_proj.weight")};

@@ -10,7 +10,7 @@ void read_config(const JsonValue& root, HfConfig& config) {
   read_late_windows(root, config);
 }
 
-BlockNames names(std::int64_t layer, const HfConfig& c) {
+LayerNames names(std::int64_t layer, const HfConfig& c) {
   return with_mlp(qwen3_attention_names(layer, c), layer, c);
 }
 

@@ -36,8 +36,8 @@ void read_config(const JsonValue& root, HfConfig& config) {
   read_dense_layers(root, config);
 }
 
-BlockNames names(std::int64_t layer, const HfConfig& c) {
-  BlockNames n = qwen3_attention_names(layer, c);
+LayerNames names(std::int64_t layer, const HfConfig& c) {
+  LayerNames n = qwen3_attention_names(layer, c);
   if (!c.sparse(layer)) {
     return with_mlp(std::move(n), layer, c);
   }

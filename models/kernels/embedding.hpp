@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "actors/kernels/dtype.hpp"
-#include "engine/types/token_blocks.hpp"
+#include "engine/types/token_tiles.hpp"
 
 namespace tandem {
 
@@ -16,7 +16,7 @@ struct EmbeddingRows {
   const std::int64_t* tokens = nullptr;  // [rows], each in [0, entries)
   float scale = 1.0F;                    // of the table's rows, not of positions
   // The gradient's sums over rows: each block's from zero, and those as a balanced tree.
-  TokenBlocks blocks = {};
+  TokenTiles blocks = {};
 };
 
 /// The position that a row gets: r % length, or of[r] where there is such a list.

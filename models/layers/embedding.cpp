@@ -64,7 +64,7 @@ class Embedding final : public FusedOp {
  private:
   [[nodiscard]] EmbeddingRows rows(const at::Tensor& table) const {
     return {dtype_of(table), tokens_.numel(), table.size(1), table.size(0),
-            ids_of(tokens_), scale_,          token_blocks()};
+            ids_of(tokens_), scale_,          token_tiles()};
   }
   static const std::int64_t* ids_of(const at::Tensor& ids) {
     return ids.defined() ? static_cast<const std::int64_t*>(ids.const_data_ptr()) : nullptr;

@@ -48,7 +48,7 @@ void TiledGradients::point_parts_at(Sums& sums) {
 }
 
 // As a counter in binary counts: each bit of the number of blocks is a node of the tree.
-void TiledGradients::block_ends() {
+void TiledGradients::tile_ends() {
   const std::int64_t block = ended_++;
   for (Sums& sums : sums_) {
     at::Tensor sum = sums.values;

@@ -1,9 +1,9 @@
 // models/layers/token_tiles.hpp — lets layers compute a micro-batch's tokens tile by tile, so that
 // tensors as wide as an MLP are in memory for one tile and not for a whole long row.
 //
-// Invariant: the beginnings of tiles depend only on the number of tokens and on token_blocks().
+// Invariant: the beginnings of tiles depend only on the number of tokens and on token_tiles().
 // Sums over tokens are made tile by tile, in fp32, in the tiles' order, so their bits do not depend
-// on what a run keeps or recomputes. Up to one tile of tokens nothing is cut. With token_blocks() a
+// on what a run keeps or recomputes. Up to one tile of tokens nothing is cut. With token_tiles() a
 // tile lies in one of these parts of a row, and the parts' sums are added as a balanced tree.
 #pragma once
 
@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/types/token_blocks.hpp"
+#include "engine/types/token_tiles.hpp"
 #include "models/layers/norm.hpp"
 #include "models/layers/weights.hpp"
 
@@ -31,13 +31,13 @@ void for_tiles_between(std::int64_t begin, std::int64_t end, Call call) {
   } while (begin < end);
 }
 
-/// call(first token, number of tokens) for each tile, and block_ends() behind a block's last.
-template <class Call, class BlockEnds>
-void for_token_tiles(std::int64_t tokens, Call call, BlockEnds block_ends) {
-  const TokenBlocks blocks = token_blocks();
+/// call(first token, number of tokens) for each tile, and tile_ends() behind a block's last.
+template <class Call, class TileEnds>
+void for_token_tiles(std::int64_t tokens, Call call, TileEnds tile_ends) {
+  const TokenTiles blocks = token_tiles();
   if (blocks.length == 0) {
     for_tiles_between(0, tokens, call);
-    block_ends();
+    tile_ends();
     return;
   }
   const std::int64_t block = blocks.length / blocks.count;
@@ -45,7 +45,7 @@ void for_token_tiles(std::int64_t tokens, Call call, BlockEnds block_ends) {
     for (std::int64_t row = 0; row < tokens; row += blocks.length) {
       for_tiles_between(row + b * block, row + (b + 1) * block, call);
     }
-    block_ends();
+    tile_ends();
   }
 }
 
@@ -63,19 +63,19 @@ void for_token_tiles(std::int64_t tokens, Call call) {
 class TiledGradients {
  public:
   explicit TiledGradients(std::int64_t tokens)
-      : TiledGradients(tokens, tokens > kTileTokens || token_blocks().length > 0,
-                       token_blocks().count) {}
-  /// Sums that the caller cuts into `blocks` by block_ends().
+      : TiledGradients(tokens, tokens > kTileTokens || token_tiles().length > 0,
+                       token_tiles().count) {}
+  /// Sums that the caller cuts into `blocks` by tile_ends().
   TiledGradients(std::int64_t tokens, bool several, std::int64_t blocks)
       : tokens_(tokens), several_(several), blocks_(blocks) {}
 
   /// for_token_tiles() of the tokens.
   template <class Call>
   void for_tiles(Call call) {
-    for_token_tiles(tokens_, call, [this] { block_ends(); });
+    for_token_tiles(tokens_, call, [this] { tile_ends(); });
   }
   /// Tiles from now on are of the next block.
-  void block_ends();
+  void tile_ends();
 
   [[nodiscard]] JoinedWeights of(const JoinedWeights& weights);
   [[nodiscard]] LinearWeights of(const LinearWeights& linear);

@@ -31,7 +31,7 @@ std::string module_of(std::string_view weight) {
   return std::string(weight.substr(0, weight.size() - kWeight.size()));
 }
 
-BlockAdapters::BlockAdapters(const BlockShape& shape, const BlockNames& names)
+LayerAdapters::LayerAdapters(const LayerShape& shape, const LayerNames& names)
     : shape_(shape.adapters), seed_(shape.dropout.seed), layer_(shape.dropout.layer) {
   for (const AdaptedLinear linear : kLinears) {
     const auto which = static_cast<std::size_t>(linear);
@@ -53,7 +53,7 @@ BlockAdapters::BlockAdapters(const BlockShape& shape, const BlockNames& names)
   }
 }
 
-Adapters BlockAdapters::of(AdaptedLinear linear, std::span<Weight* const> weights,
+Adapters LayerAdapters::of(AdaptedLinear linear, std::span<Weight* const> weights,
                            std::int64_t micro_batch) const {
   const Linear& of = linears_[static_cast<std::size_t>(linear)];
   if (of.begins.empty()) {
@@ -71,7 +71,7 @@ Adapters BlockAdapters::of(AdaptedLinear linear, std::span<Weight* const> weight
   return adapters;
 }
 
-AdapterSizes adapter_sizes(const BlockShape& shape, const BlockNames& names) {
+AdapterSizes adapter_sizes(const LayerShape& shape, const LayerNames& names) {
   AdapterSizes sizes;
   for (const AdaptedLinear linear : kLinears) {
     const auto which = static_cast<std::size_t>(linear);

@@ -16,7 +16,7 @@
 
 #include "engine/tensors/segment.hpp"
 #include "models/layers/weights.hpp"
-#include "models/transformer/transformer_block.hpp"
+#include "models/transformer/transformer_layer.hpp"
 
 namespace tandem {
 
@@ -29,10 +29,10 @@ inline constexpr std::string_view kAdapterB = ".lora_B.weight";  // [out, rank]
 /// "model.layers.0.mlp.up_proj" of its weight's name.
 [[nodiscard]] std::string module_of(std::string_view weight);
 
-class BlockAdapters {
+class LayerAdapters {
  public:
   /// Adapters of the matrices that the names say; none where they say none.
-  BlockAdapters(const BlockShape& shape, const BlockNames& names);
+  LayerAdapters(const LayerShape& shape, const LayerNames& names);
 
   [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   /// Bound to `weights`, those of parameters(), for a micro-batch (Batch::number).
@@ -53,7 +53,7 @@ class BlockAdapters {
 };
 
 /// The sizes of a layer's adapters, for the memory plan.
-AdapterSizes adapter_sizes(const BlockShape& shape, const BlockNames& names);
+AdapterSizes adapter_sizes(const LayerShape& shape, const LayerNames& names);
 /// Activations of a micro-batch in them, beside the layers that they belong to.
 ActivationBytes adapter_activations(const AdapterSizes& sizes, const AdapterShape& shape,
                                     const BatchShape& batch);

@@ -30,7 +30,7 @@ struct TokenBytes {
 
 /// By row blocks of plain operations, which keep each block's weights and which keys it hides, and
 /// whose matmuls keep copies of q, k and v in their places.
-void add_row_blocks(const BlockShape& shape, const BatchShape& batch, std::int64_t length_of_window,
+void add_row_blocks(const LayerShape& shape, const BatchShape& batch, std::int64_t length_of_window,
                     TokenBytes& bytes) {
   const AttentionShape& a = shape.attention;
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
@@ -53,7 +53,7 @@ void add_row_blocks(const BlockShape& shape, const BatchShape& batch, std::int64
   bytes.backward += std::max(3 * at_once * kFloat, 2 * at_once * kFloat + drawn);
 }
 
-TokenBytes attention_memory(const BlockShape& shape, const BatchShape& batch) {
+TokenBytes attention_memory(const LayerShape& shape, const BatchShape& batch) {
   const AttentionShape& a = shape.attention;
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t q = a.heads * a.head_dim;
@@ -86,7 +86,7 @@ TokenBytes attention_memory(const BlockShape& shape, const BatchShape& batch) {
   return bytes;
 }
 
-TokenBytes mlp_memory(const BlockShape& shape, std::int64_t size) {
+TokenBytes mlp_memory(const LayerShape& shape, std::int64_t size) {
   const std::int64_t parts = inputs_per_output(shape.activation);
   const std::int64_t wide = shape.intermediate;
   // The middle of the block, behind the norm, the MLP's input to its activation, what that gives.
@@ -101,7 +101,7 @@ TokenBytes mlp_memory(const BlockShape& shape, std::int64_t size) {
 }
 
 /// Elements in all, not for each token: rows are padded to whole blocks of an expert.
-ActivationBytes expert_memory(const BlockShape& shape, const BatchShape& batch) {
+ActivationBytes expert_memory(const LayerShape& shape, const BatchShape& batch) {
   const ExpertShape& e = shape.experts;
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t tokens = batch.tokens();
@@ -124,8 +124,8 @@ ActivationBytes expert_memory(const BlockShape& shape, const BatchShape& batch) 
 
 }  // namespace
 
-ActivationBytes block_memory(const BlockShape& of_model, const BatchShape& batch) {
-  BlockShape shape = of_model;
+ActivationBytes layer_memory(const LayerShape& of_model, const BatchShape& batch) {
+  LayerShape shape = of_model;
   std::int64_t exchanged = 0;  // elements of a token, before attention's exchange and behind it
   if (batch.sharers > 1) {
     AttentionShape& a = shape.attention;

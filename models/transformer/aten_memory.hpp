@@ -8,11 +8,11 @@
 #include <cstdint>
 
 #include "engine/types/model.hpp"
-#include "models/transformer/transformer_block.hpp"
+#include "models/transformer/transformer_layer.hpp"
 
 namespace tandem::aten {
 
-[[nodiscard]] ActivationBytes block_memory(const BlockShape& shape, const BatchShape& batch);
+[[nodiscard]] ActivationBytes layer_memory(const LayerShape& shape, const BatchShape& batch);
 
 /// The head's loss: logits in chunks, the output matrix's gradient in fp32 if it `learns`.
 [[nodiscard]] ActivationBytes loss_memory(std::int64_t hidden, std::int64_t vocabulary,

@@ -19,7 +19,7 @@
 #include "models/layers/gemm.hpp"
 #include "models/layers/sequence/shared_rows.hpp"
 #include "models/transformer/adapters.hpp"
-#include "models/transformer/block_memory.hpp"
+#include "models/transformer/layer_memory.hpp"
 #include "models/transformer/loss_head.hpp"
 
 namespace tandem {
@@ -124,7 +124,7 @@ class HeadSegment final : public Segment {
 };
 
 /// Chooses those of a layer's matrices that have adapters.
-void choose_adapted(const DecoderSpec& spec, BlockNames& names) {
+void choose_adapted(const DecoderSpec& spec, LayerNames& names) {
   for (std::size_t linear = 0; spec.adapts && linear < kAdaptedLinears; ++linear) {
     const auto& matrices = names.matrices(static_cast<AdaptedLinear>(linear));
     for (std::size_t i = 0; i < matrices.size(); ++i) {
@@ -184,9 +184,9 @@ void add_embedding(const DecoderSpec& spec, Model& model) {
 
 void add_layer(const DecoderSpec& spec, std::int64_t layer,
                const std::shared_ptr<RouterBalance>& balance, Model& model) {
-  BlockNames names = spec.block_names(layer);
+  LayerNames names = spec.layer_names(layer);
   choose_adapted(spec, names);
-  BlockShape shape = shape_of_layer(spec.block, names);
+  LayerShape shape = shape_of_layer(spec.block, names);
   shape.dropout.layer = layer;
   shape.balance = balance;
   shape.attention.window = spec.windows.empty() ? 0 : spec.windows[static_cast<std::size_t>(layer)];
@@ -199,8 +199,8 @@ void add_layer(const DecoderSpec& spec, std::int64_t layer,
   model.segments.push_back(
       {model.units[first].name,
        all_from(model, first),
-       block_segment(shape, names),
-       [shape](const BatchShape& batch) { return block_activations(shape, batch); },
+       layer_segment(shape, names),
+       [shape](const BatchShape& batch) { return layer_activations(shape, batch); },
        {.idle_weights = shape.experts.idle_elements(shape.hidden),
         .attention_width = shape.attention.heads * shape.attention.head_dim,
         .attention_window = shape.attention.window,

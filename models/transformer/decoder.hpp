@@ -13,18 +13,18 @@
 #include <vector>
 
 #include "engine/types/model.hpp"
-#include "models/transformer/transformer_block.hpp"
+#include "models/transformer/transformer_layer.hpp"
 
 namespace tandem {
 
 struct DecoderSpec {
   std::int64_t vocabulary = 0;
   std::int64_t layers = 0;
-  BlockShape block;
+  LayerShape block;
   LeafModule leaf = LeafModule::kBlock;
   std::vector<std::int64_t> windows;  // of each layer's attention, 0: none; empty: none at all
   std::shared_ptr<RotaryTable> window_rotary;  // of layers with a window; null: block.attention's
-  std::function<BlockNames(std::int64_t layer)> block_names;
+  std::function<LayerNames(std::int64_t layer)> layer_names;
   double router_loss = 0;  // coefficient of the routers' own loss; 0: none
   std::string embedding;
   double embedding_scale = 1;  // of its rows, rounded to the weights' type; not in a tied head

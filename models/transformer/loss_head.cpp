@@ -55,7 +55,7 @@ struct LabelledRows {
       ++all;
     }
     const RowPart part = shared.part(length);
-    const TokenBlocks blocks = token_blocks();
+    const TokenTiles blocks = token_tiles();
     const std::int64_t block = blocks.length == 0 ? part.count : blocks.length / blocks.count;
     for (std::int64_t b = 0; b < blocks.count; ++b) {
       const std::int64_t begin = part.begin + b * block;
@@ -133,7 +133,7 @@ class LossHead final : public FusedOp {
       weight_.write_zero_gradient();
     } else {
       if (!dw_.empty()) {
-        const bool in_blocks = token_blocks().length > 0;  // whose sums are scaled, not the ranks'
+        const bool in_blocks = token_tiles().length > 0;  // whose sums are scaled, not the ranks'
         if (in_blocks) {
           for (const at::Tensor& sum : dw_) {
             scale_in_place(DType::kF32, sum.numel(), scale, sum.data_ptr());
@@ -163,7 +163,7 @@ class LossHead final : public FusedOp {
                       index_.narrow(0, first, count));
       });
       begin = end;
-      gradients_of.block_ends();
+      gradients_of.tile_ends();
     }
     gradients_of.write();
     return {dx};

@@ -257,7 +257,7 @@ DeviceEvent CudaDevice::record(std::uint32_t stream) {
   return DeviceEvent(std::move(point));
 }
 
-bool CudaDevice::look() noexcept {
+bool CudaDevice::progress() noexcept {
   bool found = false;
   for (Stream& stream : streams_) {
     found |= look_at(stream);

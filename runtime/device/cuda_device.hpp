@@ -97,7 +97,7 @@ class CudaDevice final : public Device, private TickingPoller {
     std::shared_ptr<Point> newest;
   };
 
-  bool look() noexcept override;
+  bool progress() noexcept override;
   bool look_at(Stream& stream) noexcept;
   std::uint32_t make_stream(Name name, bool high);
   [[nodiscard]] void* take_event();

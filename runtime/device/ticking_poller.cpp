@@ -49,7 +49,7 @@ void TickingPoller::tick() noexcept {
   if (!watching_) {
     return;
   }
-  if (!look_now()) {
+  if (!poll_now()) {
     interval_ = std::min(interval_ * 2, kLongest);
   }
   if (watching_ && !tick_.under_way) {
@@ -57,16 +57,16 @@ void TickingPoller::tick() noexcept {
   }
 }
 
-bool TickingPoller::look_now() noexcept {
+bool TickingPoller::poll_now() noexcept {
   looked_ = loop_.now();
-  const bool found = look();
+  const bool found = progress();
   if (found) {
     interval_ = kFirst;
   }
   return found;
 }
 
-bool TickingPoller::poll() noexcept { return loop_.now() - looked_ >= kSpacing && look_now(); }
+bool TickingPoller::poll() noexcept { return loop_.now() - looked_ >= kSpacing && poll_now(); }
 
 bool TickingPoller::poll_before_sleep() noexcept { return poll(); }
 

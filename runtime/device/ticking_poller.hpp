@@ -25,12 +25,12 @@ class TickingPoller : private Poller {
   TickingPoller(const TickingPoller&) = delete;
   TickingPoller& operator=(const TickingPoller&) = delete;
 
-  /// Something new is waited for: look() is called from now on, at first often.
+  /// Something new is waited for: progress() is called from now on, at first often.
   void watch();
-  /// Nothing is waited for any more. look() may call it.
+  /// Nothing is waited for any more. progress() may call it.
   void rest() noexcept;
   /// Ends what has come; true if there was something. Never waits.
-  virtual bool look() noexcept = 0;
+  virtual bool progress() noexcept = 0;
 
  private:
   struct Tick : TimerOp {
@@ -40,7 +40,7 @@ class TickingPoller : private Poller {
   };
   bool poll() noexcept override;
   bool poll_before_sleep() noexcept override;
-  bool look_now() noexcept;
+  bool poll_now() noexcept;
   void tick() noexcept;
   void arm();
 

@@ -77,11 +77,11 @@ struct NetOp {
 };
 
 /// The heartbeats that have come from a peer.
-struct NetHeart {
+struct PeerHeartbeats {
   static constexpr std::size_t kPlaces = 4;
   static constexpr std::uint32_t kWordsMax = 1U << 14;
 
-  std::uint64_t beats = 0;                     // that came; only grows
+  std::uint64_t count = 0;                     // of those received; only grows
   std::array<std::uint16_t, kPlaces> words{};  // the last one of each place
 };
 
@@ -95,8 +95,8 @@ class NetBackend {
   /// False: too late, it has ended or will.
   virtual bool cancel(NetOp& op) noexcept = 0;
   virtual void abort(std::uint32_t failed_rank) = 0;
-  virtual void beat(std::uint32_t peer, std::size_t place, std::uint16_t word) = 0;
-  [[nodiscard]] virtual NetHeart heart_of(std::uint32_t peer) const noexcept = 0;
+  virtual void send_heartbeat(std::uint32_t peer, std::size_t place, std::uint16_t word) = 0;
+  [[nodiscard]] virtual PeerHeartbeats heartbeats_of(std::uint32_t peer) const noexcept = 0;
   virtual void register_memory(std::span<std::byte> /*memory*/) {}
 };
 
@@ -118,17 +118,17 @@ class Net {
   /// This rank gives up because of `failed_rank` (itself, perhaps): everything on this net fails,
   /// here and at all peers.
   void abort(std::uint32_t failed_rank) { backend_->abort(failed_rank); }
-  /// Sends a heartbeat to `peer`, with a word (below NetHeart::kWordsMax) for one place of the
-  /// NetHeart that the peer keeps of this rank. It takes no credit; heartbeats to one peer keep
-  /// their order. One to a lost peer is dropped.
-  void beat(std::uint32_t peer, std::size_t place, std::uint16_t word) {
-    TANDEM_CHECK(
-        peer < world() && peer != rank() && place < NetHeart::kPlaces && word < NetHeart::kWordsMax,
-        "a beat is one of few");
-    backend_->beat(peer, place, word);
+  /// Sends a heartbeat to `peer`, with a word (below PeerHeartbeats::kWordsMax) for one place of
+  /// the PeerHeartbeats that the peer keeps of this rank. It takes no credit; heartbeats to one
+  /// peer keep their order. One to a lost peer is dropped.
+  void send_heartbeat(std::uint32_t peer, std::size_t place, std::uint16_t word) {
+    TANDEM_CHECK(peer < world() && peer != rank() && place < PeerHeartbeats::kPlaces &&
+                     word < PeerHeartbeats::kWordsMax,
+                 "a heartbeat's place and word are in range");
+    backend_->send_heartbeat(peer, place, word);
   }
-  [[nodiscard]] NetHeart heart_of(std::uint32_t peer) const noexcept {
-    return backend_->heart_of(peer);
+  [[nodiscard]] PeerHeartbeats heartbeats_of(std::uint32_t peer) const noexcept {
+    return backend_->heartbeats_of(peer);
   }
   /// Frames will often lie in `memory` (an arena): what the transport does to memory before it
   /// moves frames is done now, once. The memory outlives this net.

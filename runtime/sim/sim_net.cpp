@@ -15,11 +15,11 @@ class SimNet::Endpoint final : public NetBackend {
   void submit(NetOp& op) override { net_.submit(rank_, op); }
   bool cancel(NetOp& op) noexcept override { return net_.cancel(rank_, op); }
   void abort(std::uint32_t failed_rank) override { net_.abort(rank_, failed_rank); }
-  void beat(std::uint32_t peer, std::size_t place, std::uint16_t word) override {
-    net_.beat(rank_, peer, place, word);
+  void send_heartbeat(std::uint32_t peer, std::size_t place, std::uint16_t word) override {
+    net_.send_heartbeat(rank_, peer, place, word);
   }
-  [[nodiscard]] NetHeart heart_of(std::uint32_t peer) const noexcept override {
-    return net_.heart_of(rank_, peer);
+  [[nodiscard]] PeerHeartbeats heartbeats_of(std::uint32_t peer) const noexcept override {
+    return net_.heartbeats_of(rank_, peer);
   }
 
  private:
@@ -190,25 +190,26 @@ void SimNet::abort(std::uint32_t rank, std::uint32_t failed_rank) {
 }
 
 // Through the link as frames are, but no window holds it up.
-void SimNet::beat(std::uint32_t from, std::uint32_t to, std::size_t place, std::uint16_t word) {
+void SimNet::send_heartbeat(std::uint32_t from, std::uint32_t to, std::size_t place,
+                            std::uint16_t word) {
   if (lost(from, to)) {
     return;
   }
   const Duration latency(random_.between(options_.latency.count(), 2 * options_.latency.count()));
-  TimePoint& last = last_beat_[{from, to}];
+  TimePoint& last = last_heartbeat_[{from, to}];
   last = std::max(std::max(world_.now(), clogged_until_[{from, to}]) + latency, last + Duration(1));
   after(last - world_.now(), to, [this, from, to, place, word] {
     if (!lost(to, from)) {
-      NetHeart& heart = hearts_[{from, to}];
-      ++heart.beats;
-      heart.words[place] = word;
+      PeerHeartbeats& heartbeats = heartbeats_[{from, to}];
+      ++heartbeats.count;
+      heartbeats.words[place] = word;
     }
   });
 }
 
-NetHeart SimNet::heart_of(std::uint32_t rank, std::uint32_t peer) const noexcept {
-  const auto found = hearts_.find({peer, rank});
-  return found == hearts_.end() ? NetHeart() : found->second;
+PeerHeartbeats SimNet::heartbeats_of(std::uint32_t rank, std::uint32_t peer) const noexcept {
+  const auto found = heartbeats_.find({peer, rank});
+  return found == heartbeats_.end() ? PeerHeartbeats() : found->second;
 }
 
 void SimNet::break_all(std::uint32_t rank, std::uint32_t failed_rank) {

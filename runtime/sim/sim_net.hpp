@@ -68,8 +68,8 @@ class SimNet {
   void submit(std::uint32_t rank, NetOp& op);
   bool cancel(std::uint32_t rank, NetOp& op) noexcept;
   void abort(std::uint32_t rank, std::uint32_t failed_rank);
-  void beat(std::uint32_t from, std::uint32_t to, std::size_t place, std::uint16_t word);
-  [[nodiscard]] NetHeart heart_of(std::uint32_t rank, std::uint32_t peer) const noexcept;
+  void send_heartbeat(std::uint32_t from, std::uint32_t to, std::size_t place, std::uint16_t word);
+  [[nodiscard]] PeerHeartbeats heartbeats_of(std::uint32_t rank, std::uint32_t peer) const noexcept;
   void start_next(const Link& link);
   void leave(const Link& link);
   void arrive(const Link& link, std::vector<std::byte> frame);
@@ -95,8 +95,8 @@ class SimNet {
   std::vector<std::uint64_t> bytes_sent_;                // by sender and receiver
   using Pair = std::pair<std::uint32_t, std::uint32_t>;  // from, to
   std::map<Pair, TimePoint> clogged_until_;
-  std::map<Pair, TimePoint> last_beat_;  // when it arrives
-  std::map<Pair, NetHeart> hearts_;
+  std::map<Pair, TimePoint> last_heartbeat_;  // when it arrives
+  std::map<Pair, PeerHeartbeats> heartbeats_;
 };
 
 }  // namespace tandem

@@ -42,7 +42,7 @@ SimWorld::End SimWorld::run(const std::function<bool()>& done) {
       continue;
     }
     const TimePoint event = agenda_.empty() ? TimePoint::max() : agenda_.front().time;
-    const TimePoint next = std::min(next_look(), event);
+    const TimePoint next = std::min(earliest_turn(), event);
     if (next == TimePoint::max()) {
       require_none_missed();
       return End::kStuck;
@@ -72,9 +72,9 @@ void SimWorld::look_at_ranks() {
       touch(*rank);
     }
   }
-  while (next_look() <= now()) {
+  while (earliest_turn() <= now()) {
     touch(*looks_.front().rank);
-    looks_.front().rank->next_look = TimePoint::max();
+    looks_.front().rank->next_turn_at = TimePoint::max();
   }
   for (std::size_t i = 0; i < touched_.size(); ++i) {
     look_at(*touched_[i]);
@@ -83,8 +83,8 @@ void SimWorld::look_at_ranks() {
 }
 
 /// When the next rank has something to do or goes on waiting in another way, if it is not woken.
-TimePoint SimWorld::next_look() {
-  while (!looks_.empty() && looks_.front().time != looks_.front().rank->next_look) {
+TimePoint SimWorld::earliest_turn() {
+  while (!looks_.empty() && looks_.front().time != looks_.front().rank->next_turn_at) {
     std::pop_heap(looks_.begin(), looks_.end());
     looks_.pop_back();
   }
@@ -119,7 +119,7 @@ void SimWorld::look_at(Rank& rank) {
   } else if (rank.alive && !is_ready) {
     next = rank.busy_until;
   }
-  if (next != std::exchange(rank.next_look, next) && next != TimePoint::max()) {
+  if (next != std::exchange(rank.next_turn_at, next) && next != TimePoint::max()) {
     looks_.push_back({next, &rank});
     std::push_heap(looks_.begin(), looks_.end());
   }

@@ -116,7 +116,7 @@ class SimWorld : private detail::WakeTap {
     // How run() finds it:
     bool is_ready = false;    // in ready_
     bool is_touched = false;  // in touched_
-    TimePoint next_look = TimePoint::max();
+    TimePoint next_turn_at = TimePoint::max();
 
     [[nodiscard]] bool spins() const noexcept {
       return waits && plan.sleep_until_ns == 0 && plan.spin_until_ns != 0;
@@ -143,7 +143,7 @@ class SimWorld : private detail::WakeTap {
   void touch(Rank& rank) noexcept;
   void look_at_ranks();
   void look_at(Rank& rank);
-  [[nodiscard]] TimePoint next_look();
+  [[nodiscard]] TimePoint earliest_turn();
   void require_none_missed() const;
   void go_on_waiting(Rank& rank);
   static void end_wait(Rank& rank, TimePoint now);

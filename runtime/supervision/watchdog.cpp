@@ -18,7 +18,7 @@ constexpr Duration kOftenest = std::chrono::milliseconds(1);  // a limit of 0 lo
 Watchdog::Timer::Timer(Watchdog& owner) noexcept
     : TimerOp([](Op& op) noexcept {
         Watchdog& self = static_cast<Timer&>(op).watchdog;
-        self.look();
+        self.tick();
         self.loop_.arm(self.timer_, time_after(self.loop_.now(), self.options_.every));
       }),
       watchdog(owner) {}
@@ -35,24 +35,24 @@ Watchdog::Watchdog(EventLoop& loop, Options options)
   loop_.arm(timer_, time_after(looked_, options_.every));
 }
 
-void Watchdog::look() {
+void Watchdog::tick() {
   const TimePoint now = loop_.now();
   if ((now - looked_) / 2 > options_.every) {
     awake_since_ = now;  // the loop did not run, so it may not have seen yet that a wait is over
   }
   looked_ = now;
   if (auto* main = loop_.registry().main) {
-    look_at(*main);
+    check_task(*main);
   }
   for (Scope* scope = loop_.registry().first_scope; scope != nullptr;
        scope = scope->next_on_loop()) {
     for (auto* root = scope->first_task(); root != nullptr; root = root->next_in_scope) {
-      look_at(*root);
+      check_task(*root);
     }
   }
 }
 
-void Watchdog::look_at(detail::RootTask::promise_type& root) {
+void Watchdog::check_task(detail::RootTask::promise_type& root) {
   const TaskPromiseBase& leaf = await_leaf(root);
   const std::int64_t now_ns = loop_.now().time_since_epoch().count();
   // By their text: equal literals of two sources need not be one.

@@ -33,7 +33,7 @@ class Watchdog {
 
   [[nodiscard]] std::uint64_t reports() const noexcept { return reports_; }
   /// Looks now.
-  void look();
+  void tick();
 
  private:
   struct Timer : TimerOp {
@@ -41,7 +41,7 @@ class Watchdog {
     Watchdog& watchdog;
   };
 
-  void look_at(detail::RootTask::promise_type& root);
+  void check_task(detail::RootTask::promise_type& root);
 
   EventLoop& loop_;
   Options options_;

@@ -25,7 +25,7 @@ UcxBackend::UcxBackend(EventLoop& loop, const UcxNetOptions& options)
       worker_(options.devices),
       wake_(
           loop, worker_.event_descriptor(),
-          [](void* owner) noexcept { static_cast<UcxBackend*>(owner)->look(); }, this),
+          [](void* owner) noexcept { static_cast<UcxBackend*>(owner)->progress(); }, this),
       peers_(options.world) {
   for (std::uint32_t rank = 0; rank < world(); ++rank) {
     peers_[rank].net = this;
@@ -72,7 +72,7 @@ bool UcxBackend::cancel(NetOp& op) noexcept {
 // ---- turns
 
 // Ends once an operation has: who awaits it may post the receive of what comes next.
-bool UcxBackend::look() noexcept {
+bool UcxBackend::progress() noexcept {
   const std::uint64_t before = ended_;
   for (int turns = 0; turns < kTurns && ended_ == before && worker_.progress(); ++turns) {
     ++moves_;
@@ -100,7 +100,7 @@ bool UcxBackend::spin_for_frames() noexcept {
   for (TimePoint until = now + kSpinMost; now < until && thread::spare_cpus() >= 1;) {
     const std::uint64_t moves = moves_;
     for (int looks = 0; looks < kLooks; ++looks) {
-      if (look()) {
+      if (progress()) {
         skip_after_miss_ = 1;
         return true;
       }
@@ -130,14 +130,14 @@ bool UcxBackend::spin_for_frames() noexcept {
 }
 
 bool UcxBackend::poll_before_sleep() noexcept {
-  if (look() || spin_for_frames()) {
+  if (progress() || spin_for_frames()) {
     return true;
   }
   wake_.arm();
   if (worker_.arm()) {
     return false;
   }
-  look();
+  progress();
   return true;  // there may be more, which the loop's next round finds
 }
 
@@ -181,10 +181,10 @@ void UcxBackend::say_farewell(UcxPeer& peer, Kind kind, std::uint32_t value) noe
   }
 }
 
-void UcxBackend::beat(std::uint32_t number, std::size_t place, std::uint16_t word) {
+void UcxBackend::send_heartbeat(std::uint32_t number, std::size_t place, std::uint16_t word) {
   UcxPeer& peer = peers_[number];
   if (peer.is_talking() && !peer.has_failed && !peer.was_told) {
-    say(peer, Kind::kBeat, UcxTag::beat_value(place, word));
+    say(peer, Kind::kHeartbeat, UcxTag::heartbeat_value(place, word));
   }
 }
 
@@ -208,10 +208,10 @@ void UcxBackend::arrive(ucp_tag_message_h message, const ucp_tag_recv_info_t& in
     case Kind::kCredit:
       arrive_credit(peer, tag.value);
       break;
-    case Kind::kBeat:
-      ++peer.heart.beats;
-      peer.heart.words[tag.value / NetHeart::kWordsMax] =
-          static_cast<std::uint16_t>(tag.value % NetHeart::kWordsMax);
+    case Kind::kHeartbeat:
+      ++peer.heartbeats.count;
+      peer.heartbeats.words[tag.value / PeerHeartbeats::kWordsMax] =
+          static_cast<std::uint16_t>(tag.value % PeerHeartbeats::kWordsMax);
       break;
     case Kind::kHello:
       peer.window = tag.value;

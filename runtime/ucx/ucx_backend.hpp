@@ -39,9 +39,9 @@ class UcxBackend final : public NetBackend, private Poller {
   void submit(NetOp& op) override;
   bool cancel(NetOp& op) noexcept override;
   void abort(std::uint32_t failed_rank) override;
-  void beat(std::uint32_t peer, std::size_t place, std::uint16_t word) override;
-  [[nodiscard]] NetHeart heart_of(std::uint32_t peer) const noexcept override {
-    return peers_[peer].heart;
+  void send_heartbeat(std::uint32_t peer, std::size_t place, std::uint16_t word) override;
+  [[nodiscard]] PeerHeartbeats heartbeats_of(std::uint32_t peer) const noexcept override {
+    return peers_[peer].heartbeats;
   }
   void register_memory(std::span<std::byte> memory) override { worker_.register_memory(memory); }
 
@@ -52,9 +52,9 @@ class UcxBackend final : public NetBackend, private Poller {
     UcxBackend& net;
   };
 
-  bool poll() noexcept override { return look(); }
+  bool poll() noexcept override { return progress(); }
   bool poll_before_sleep() noexcept override;
-  bool look() noexcept;
+  bool progress() noexcept;
   [[nodiscard]] bool spin_for_frames() noexcept;
   void wait_until(const std::function<bool()>& done, Duration patience);
 

@@ -66,7 +66,7 @@ UcxBackend::~UcxBackend() {
 
 void UcxBackend::wait_until(const std::function<bool()>& done, Duration patience) {
   const TimePoint deadline = Clock::real().now() + patience;
-  for (look(); !done(); look()) {
+  for (progress(); !done(); progress()) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::real().now()).count();
     if (left <= 0) {

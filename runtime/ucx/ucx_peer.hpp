@@ -54,7 +54,7 @@ struct UcxPeer {
   bool said_farewell =
       false;              // it said bye or abort, or its endpoint failed: nothing comes any more
   bool was_told = false;  // bye or abort was said to it
-  NetHeart heart;
+  PeerHeartbeats heartbeats;
 
   [[nodiscard]] UcxChannel& channel(std::uint32_t number, std::uint32_t window) {
     return channels.try_emplace(number, window).first->second;

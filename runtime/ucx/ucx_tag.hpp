@@ -12,12 +12,12 @@ namespace tandem::detail {
 
 struct UcxTag {
   enum class Kind : std::uint8_t {
-    kFrame,   // value: the channel
-    kCredit,  // value: the channel on which half a window of frames was taken
-    kHello,   // value: the sender's window
-    kBye,     // the last message
-    kAbort,   // value: the failed rank, the largest one: not known; the last message
-    kBeat,    // value: place and word, as beat_value() packs them
+    kFrame,      // value: the channel
+    kCredit,     // value: the channel on which half a window of frames was taken
+    kHello,      // value: the sender's window
+    kBye,        // the last message
+    kAbort,      // value: the failed rank, the largest one: not known; the last message
+    kHeartbeat,  // value: place and word, as heartbeat_value() packs them
   };
   static constexpr std::uint32_t kRanksMax = 1U << 12;
   static constexpr std::uint32_t kValuesMax = 1U << 16;
@@ -31,10 +31,10 @@ struct UcxTag {
     return std::uint64_t{key} << 32 | std::uint64_t{sender} << 20 |
            static_cast<std::uint64_t>(kind) << 16 | value;
   }
-  static constexpr std::uint32_t beat_value(std::size_t place, std::uint16_t word) noexcept {
-    return static_cast<std::uint32_t>(place) * NetHeart::kWordsMax + word;
+  static constexpr std::uint32_t heartbeat_value(std::size_t place, std::uint16_t word) noexcept {
+    return static_cast<std::uint32_t>(place) * PeerHeartbeats::kWordsMax + word;
   }
-  static_assert(NetHeart::kPlaces * NetHeart::kWordsMax <= kValuesMax);
+  static_assert(PeerHeartbeats::kPlaces * PeerHeartbeats::kWordsMax <= kValuesMax);
 
   static constexpr UcxTag unpack(std::uint64_t tag) noexcept {
     return {.key = static_cast<std::uint32_t>(tag >> 32),

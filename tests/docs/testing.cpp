@@ -25,7 +25,7 @@ Task<> report(tandem::Address<Reading> gauge) {
   co_await gauge.send(Reading{1});
   co_await gauge.send(Reading{2});
 }
-Task<int> look(tandem::Address<Newest> gauge) { co_return co_await gauge.ask(Newest{}); }
+Task<int> inspect(tandem::Address<Newest> gauge) { co_return co_await gauge.ask(Newest{}); }
 
 struct GaugeTest : tandem::TestKitFixture {};
 

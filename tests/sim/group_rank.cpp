@@ -72,7 +72,7 @@ std::vector<float> tree_of(const std::vector<std::vector<float>>& nodes, std::si
 }
 
 HostsBackend::Options options_of(Duration timeout, std::shared_ptr<GroupWaits> group_waits) {
-  return {.piece_bytes = kNormBlock * sizeof(float),
+  return {.piece_bytes = kNormTile * sizeof(float),
           .frame_bytes = 600,
           .waits = {.timeout = timeout,
                     .heartbeat = GroupRank::kHeartbeat,

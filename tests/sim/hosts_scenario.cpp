@@ -22,7 +22,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr Duration kEndsWithin = milliseconds(500);  // virtual time, after a fault
-constexpr std::size_t kPieceElements = kNormBlock;
+constexpr std::size_t kPieceElements = kNormTile;
 
 enum class Fault { kNone, kSlow, kSlowLinks, kPartition, kDeath, kHostDeath, kGivesUp, kCount };
 enum class What { kAllGather, kAllToAll, kBroadcast, kReduceScatter, kAllReduce, kExchange };
@@ -57,7 +57,7 @@ struct HostsPlan {
     return op.what == What::kReduceScatter ? op.size * ranks() : op.size;
   }
   [[nodiscard]] static bool wants_norm(const Operation& op) noexcept {
-    return op.size % kNormBlock == 0;
+    return op.size % kNormTile == 0;
   }
   /// Returns the bytes that all hosts together send to other hosts.
   [[nodiscard]] std::uint64_t bytes_between_hosts() const;
@@ -81,7 +81,7 @@ std::uint64_t HostsPlan::bytes_between_hosts() const {
       const std::size_t owners = op.mode == AccumulateMode::kAdd ? 2 : 1;
       once += (ranks() + owners * per_host) * op.size * sizeof(float);
     } else {
-      const std::size_t rest = op.size % (per_host * kNormBlock);  // for every rank of a host
+      const std::size_t rest = op.size % (per_host * kNormTile);  // for every rank of a host
       once += 2 * (op.size - rest + per_host * rest) * sizeof(float);
     }
   }
@@ -111,7 +111,7 @@ Operation draw_reduction(Random& random, const HostsPlan& plan) {
   // Without a norm a shard may have any number of elements.
   op.size = op.what == What::kReduceScatter && plan.ranks() > 64
                 ? 1 + random.below(16)
-                : kNormBlock * (1 + random.below(5));
+                : kNormTile * (1 + random.below(5));
   const std::size_t count = plan.elements(op);
   op.sum.resize(count);
   for (std::size_t i = 0; i < count; ++i) {

@@ -33,7 +33,7 @@ void RankCheckpoints::start(Scope& actors) {
       .state_file = rank.memory().state_file(),
       .lies_at = [&rank](std::uint32_t unit) { return rank.optimizer().state_of(unit).buffers; },
       .staging_bytes = owner_.random.below(20'000),
-      .piece_bytes = kStateBlock * sizeof(float) * (1 + owner_.random.below(4))});
+      .piece_bytes = kScaleGroup * sizeof(float) * (1 + owner_.random.below(4))});
   writer_->start(actors);
 }
 

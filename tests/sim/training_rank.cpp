@@ -63,7 +63,7 @@ TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, const Reference& re
       net(links.attach(rank)),
       io(loop, make_files(run.world, rank, disk, faults.of_files, files)),
       local(host.attach(rank, copy_pool)),
-      over_hosts(*local, net, copy_pool, {.piece_bytes = kNormBlock * sizeof(float)}),
+      over_hosts(*local, net, copy_pool, {.piece_bytes = kNormTile * sizeof(float)}),
       accelerator(make_device(plan, loop, random)),
       model(plan.model()),
       config(plan.config()),

@@ -46,8 +46,8 @@ Task<> save_until_killed(FileIo* io, std::string folder) {
 }
 
 /// The checkpoints and their faults, the broken ones included.
-Task<> look(FileIo* io, std::string folder, std::vector<FoundCheckpoint>* found,
-            std::vector<std::string>* faults) {
+Task<> inspect(FileIo* io, std::string folder, std::vector<FoundCheckpoint>* found,
+               std::vector<std::string>* faults) {
   *found = co_await find_checkpoints(io, folder, faults);
   for (const FoundCheckpoint& one : *found) {
     for (std::string& fault : co_await faults_of(io, one.path)) {

@@ -45,7 +45,7 @@ struct NcclTraining {
     options.kernels = &fake_kernels();
     options.peers = std::move(peers);
     options.workspace_bytes = 16 << 10;
-    options.watchdog.look_every = std::chrono::milliseconds(5);
+    options.watchdog.check_every = std::chrono::milliseconds(5);
     options.from_rank_0 = [](std::string_view key, const std::string& value) {
       std::string id(key);
       id.resize(value.size());

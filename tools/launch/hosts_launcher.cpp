@@ -75,7 +75,7 @@ class HostsLauncher {
   void start(std::size_t number);
   void give_order(Host& host, const NodeOrder& order);
   void wait_for_something();
-  [[nodiscard]] Clock::time_point next_look() const;
+  [[nodiscard]] Clock::time_point next_poll() const;
   void relay();
   [[nodiscard]] bool is_of(std::size_t host, int rank) const;
   void take_line(std::size_t number, int output, std::string_view line);
@@ -107,7 +107,7 @@ class HostsLauncher {
   bool ending_ = false;
   int interrupted_ = 0;  // by this signal
   Clock::time_point start_until_;
-  Clock::time_point next_beat_ = Clock::now();
+  Clock::time_point next_heartbeat_ = Clock::now();
   Output& output_ = Output::of_process();
   EndRequests requests_;
   std::optional<Clock::time_point> end_at_;  // the hosts are asked to end then
@@ -118,7 +118,7 @@ HostsLauncher::HostsLauncher(const HostsLaunchOptions& options)
     : options_(options),
       start_until_(Clock::now() +
                    std::chrono::duration_cast<Clock::duration>(options.start_timeout)) {
-  (void)beat();  // a value that cannot be meant is said before anything starts
+  (void)heartbeat_period();  // a value that cannot be meant is said before anything starts
   for (const HostSlots& slots : options.hosts) {
     Host& host = hosts_.emplace_back();
     host.name = slots.name;
@@ -195,10 +195,10 @@ void HostsLauncher::wait_for_something() {
       host.lines->watch(looked_at);
     }
   }
-  poll_until(looked_at, std::min({next_look(), next_beat_, output_.next_look()}));
+  poll_until(looked_at, std::min({next_poll(), next_heartbeat_, output_.next_poll()}));
 }
 
-Clock::time_point HostsLauncher::next_look() const {
+Clock::time_point HostsLauncher::next_poll() const {
   const bool starts = !ending_ && std::ranges::any_of(hosts_, [](const Host& host) {
     return host.state == Host::State::kStarts;
   });
@@ -415,8 +415,8 @@ void HostsLauncher::note_late() {
 
 void HostsLauncher::look_at_clock() {
   const auto now = Clock::now();
-  if (now >= next_beat_) {
-    next_beat_ = now + std::chrono::duration_cast<Clock::duration>(beat());
+  if (now >= next_heartbeat_) {
+    next_heartbeat_ = now + std::chrono::duration_cast<Clock::duration>(heartbeat_period());
     for (const Host& host : hosts_) {
       (void)!::write(host.input, "alive\n", 6);  // whole or not at all
     }

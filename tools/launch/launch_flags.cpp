@@ -234,7 +234,8 @@ void LaunchFlags::add_to(CLI::App& app) {
 
 int run_launch(const LaunchFlags& flags, std::vector<std::string> command) {
   if (flags.node) {
-    const FinishedOutput finished{kSilence * std::chrono::ceil<std::chrono::milliseconds>(beat())};
+    const FinishedOutput finished{kSilence *
+                                  std::chrono::ceil<std::chrono::milliseconds>(heartbeat_period())};
     return run_node();
   }
   const bool on_hosts = !flags.hostfile.empty() || !flags.hosts.empty();

@@ -207,7 +207,7 @@ void Launcher::wait_for_something() {
     }
   }
   poll_until(looked_at,
-             std::min({until, output_.next_look(), end_at_.value_or(Clock::time_point::max()),
+             std::min({until, output_.next_poll(), end_at_.value_or(Clock::time_point::max()),
                        kill_at_.value_or(Clock::time_point::max())}));
 }
 

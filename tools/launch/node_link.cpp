@@ -22,7 +22,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kLongestWords = 512;  // bytes without the end of a line
 
-Clock::duration silence() { return std::chrono::duration_cast<Clock::duration>(kSilence * beat()); }
+Clock::duration silence() {
+  return std::chrono::duration_cast<Clock::duration>(kSilence * heartbeat_period());
+}
 
 void set_variables(const NodeOrder& order) {
   for (const std::string& variable : order.variables) {
@@ -33,7 +35,7 @@ void set_variables(const NodeOrder& order) {
 
 }  // namespace
 
-std::chrono::nanoseconds beat() {
+std::chrono::nanoseconds heartbeat_period() {
   return seconds_setting("TANDEM_HEARTBEAT_S", std::chrono::seconds(5));
 }
 

@@ -2,12 +2,12 @@
 // them (a node), over ssh's pipes: what travels, and how each end learns that the other is gone.
 //
 // Down, on the node's standard input: "tandem launch 4 KEY BYTES", that many bytes of a NodeOrder,
-// later "go ADDRESS PORT", "signal N", and "alive" every beat. Up, on its standard output, among
+// later "go ADDRESS PORT", "signal N", and "alive" every period. Up, on its standard output, among
 // the ranks' lines and told from them by kMark and KEY at their begin, which is random for each
 // start and which no rank is told: "ready ADDRESS PORT", "failed RANK CODE BLAMED" (a rank, -1:
 // none), "stopped RANK", "runs RANK", "ended CODE TEXT", and "refused CODE TEXT" of a node that
 // starts nothing, without KEY where it read none. A node that reads the end of its input, nothing
-// for kSilence beats, or what is none of these, is alone: its ranks end.
+// for kSilence periods, or what is none of these, is alone: its ranks end.
 // Thread rule: one thread; one NodeLink per process.
 #pragma once
 
@@ -25,9 +25,9 @@
 namespace tandem {
 
 inline constexpr char kMark = '\x1e';
-inline constexpr int kSilence = 12;  // beats
+inline constexpr int kSilence = 12;  // heartbeat periods
 /// Between two "alive"s: TANDEM_HEARTBEAT_S, 5 s.
-[[nodiscard]] std::chrono::nanoseconds beat();
+[[nodiscard]] std::chrono::nanoseconds heartbeat_period();
 
 /// The orders of a node.
 struct NodeOrder {

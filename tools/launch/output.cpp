@@ -149,7 +149,7 @@ bool Output::takes_more() const {
   return std::ranges::none_of(ways_, [this](const Way& way) { return is_behind(way); });
 }
 
-Output::Clock::time_point Output::next_look() const {
+Output::Clock::time_point Output::next_poll() const {
   auto next = Clock::time_point::max();
   for (const Way& way : ways_) {
     next = is_behind(way) ? std::min(next, way.progress + kPatience) : next;

@@ -40,7 +40,7 @@ class Output {
   /// False while a reader that still reads is behind.
   [[nodiscard]] bool takes_more() const;
   /// When takes_more() becomes true by itself; max(): there is no such time.
-  [[nodiscard]] Clock::time_point next_look() const;
+  [[nodiscard]] Clock::time_point next_poll() const;
   /// Whether the ranks are ending: then they wait for no reader.
   void hurry(bool is_ending) noexcept { hurries_ = is_ending; }
   /// A signal asked for the end: finish() waits kPatience at most.

@@ -47,7 +47,7 @@ class HostsBackend : public CollectiveBackend {
   struct Options {
     std::uint32_t first_channel = 0;
     Order order = Order::kExact;
-    std::size_t piece_bytes = std::size_t{1} << 20;  // a multiple of kNormBlock fp32 numbers
+    std::size_t piece_bytes = std::size_t{1} << 20;  // a multiple of kNormTile fp32 numbers
     std::size_t frame_bytes = piece_bytes;           // the longest frame; the same on all ranks
     NetWaits::Options waits{};                       // for other hosts
   };

@@ -44,16 +44,16 @@ struct HostsBackend::DirectReduction {
 Task<GradientNorm> HostsBackend::reduce_directly(ReduceArguments a, bool is_all) {
   const std::size_t others = hosts() - 1;
   const std::size_t width = bytes_of(a.block_type);
-  const std::size_t blocks = (a.shard_elements + kNormBlock - 1) / kNormBlock;
+  const std::size_t blocks = (a.shard_elements + kNormTile - 1) / kNormTile;
   DirectReduction op{
       .a = a,
       .is_all = is_all,
-      .slice = is_all ? (blocks + hosts() - 1) / hosts() * kNormBlock : a.shard_elements,
+      .slice = is_all ? (blocks + hosts() - 1) / hosts() * kNormTile : a.shard_elements,
       .whole = is_all ? a.shard_elements : hosts() * a.shard_elements};
   const std::size_t room = (kSlots + 1) * options_.piece_bytes / width;
   const std::size_t most =
       std::min({options_.piece_bytes / width, options_.frame_bytes / width, room / (2 * others)});
-  op.piece = std::max(most / kNormBlock, std::size_t{1}) * kNormBlock;
+  op.piece = std::max(most / kNormTile, std::size_t{1}) * kNormTile;
   op.depth = std::max(room / (others * op.piece), std::size_t{2});
   sums_.resize(std::max(sums_.size(), op.depth * others * op.piece * width / sizeof(float)));
   if (!is_all) {
@@ -128,7 +128,7 @@ Task<> HostsBackend::add_values(DirectReduction* op) {
 
 // Tile by tile: a tile of the accumulator stays in the first cache while all ranks' are added.
 void HostsBackend::add_piece(DirectReduction& op, std::size_t i, std::size_t begin) {
-  constexpr std::size_t kTile = 8 * kNormBlock;
+  constexpr std::size_t kTile = 8 * kNormTile;
   const std::size_t first = host() * op.slice;  // of this rank's, in the block
   const std::size_t end = begin + op.elements(host(), begin);
   for (std::size_t at = begin; at < end; at += kTile) {

@@ -81,8 +81,7 @@ void HostsBackend::cut(const ReduceArguments& a, bool is_all) {
   }
   // Every rank adds up all of a rest that is too little for a norm block of each rank.
   for (std::size_t begin = 0; begin < all;) {
-    const std::size_t each =
-        std::min(piece, (all - begin) / local_world() / kNormBlock * kNormBlock);
+    const std::size_t each = std::min(piece, (all - begin) / local_world() / kNormTile * kNormTile);
     pieces_.push_back({.block = begin,
                        .stride = each,
                        .elements = each > 0 ? each : all - begin,

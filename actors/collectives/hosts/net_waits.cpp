@@ -36,9 +36,9 @@ NetWaits::~NetWaits() {
 void NetWaits::start(EventLoop& loop) {
   if (loop_ == nullptr) {
     loop_ = &loop;
-    (void)awake_.look(loop_->now());
+    (void)awake_.slept_since(loop_->now());
     put_off({}, loop_->now());
-    look();
+    tick();
   }
 }
 
@@ -48,9 +48,9 @@ void NetWaits::begin(Wait& wait) {
   under_way_.push_back(&wait);
 }
 
-void NetWaits::look() noexcept {
+void NetWaits::tick() noexcept {
   const TimePoint now = loop_->now();
-  if (const Duration slept = awake_.look(now); slept > Duration::zero()) {
+  if (const Duration slept = awake_.slept_since(now); slept > Duration::zero()) {
     put_off(slept, now);
   }
   loop_->arm(timer_, now + options_.heartbeat / 2);
@@ -71,12 +71,12 @@ void NetWaits::put_off(Duration slept, TimePoint now) noexcept {
 
 void NetWaits::listen(TimePoint now) noexcept {
   for (Peer& peer : peers_) {
-    const NetHeart heart = net_.heart_of(peer.rank);
-    if (heart.beats != peer.beats) {
-      peer.beats = heart.beats;
+    const PeerHeartbeats received = net_.heartbeats_of(peer.rank);
+    if (received.count != peer.heartbeats) {
+      peer.heartbeats = received.count;
       peer.moved = now;
     }
-    Awaited heard(heart.words);
+    Awaited heard(received.words);
     heard.set_silent(now - peer.moved > Awaited::kSilentAfter * options_.heartbeat);
     if (heard.packed() != std::exchange(peer.last, heard).packed()) {
       local_.say_awaited(peer.rank, heard);
@@ -97,7 +97,7 @@ void NetWaits::speak(TimePoint now) {
   for (std::size_t place = 0; place < Awaited::kPlaces; ++place) {
     if (place == 0 || all.word(place) != said_.word(place)) {
       for (const Peer& peer : peers_) {
-        net_.beat(peer.rank, place, all.word(place));
+        net_.send_heartbeat(peer.rank, place, all.word(place));
       }
     }
   }

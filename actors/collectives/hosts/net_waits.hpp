@@ -87,18 +87,18 @@ class NetWaits {
  private:
   struct Timer : TimerOp {
     explicit Timer(NetWaits& owner) noexcept
-        : TimerOp([](Op& op) noexcept { static_cast<Timer&>(op).waits.look(); }), waits(owner) {}
+        : TimerOp([](Op& op) noexcept { static_cast<Timer&>(op).waits.tick(); }), waits(owner) {}
     NetWaits& waits;
   };
   struct Peer {  // with this local rank on another host
     std::uint32_t rank;
-    std::uint64_t beats = 0;
+    std::uint64_t heartbeats = 0;
     TimePoint moved;  // when they had
     Awaited last;     // said to the host
   };
 
   void begin(Wait& wait);
-  void look() noexcept;
+  void tick() noexcept;
   // The steps of one tick:
   void put_off(Duration slept, TimePoint now) noexcept;
   void listen(TimePoint now) noexcept;

@@ -25,7 +25,7 @@ JoinedNcclPeers::JoinedNcclPeers(EventLoop& loop, std::unique_ptr<HostNcclPeers>
     : host_(std::move(host)),
       net_(std::move(frames)),
       frames_(loop, *host_, net_, options.channel, options.outside_ranks),
-      hearts_(
+      heartbeats_(
           *host_, net_,
           [&] {
             options.waits.other_waits = [this](Duration at_least) { return look(at_least); };
@@ -35,7 +35,7 @@ JoinedNcclPeers::JoinedNcclPeers(EventLoop& loop, std::unique_ptr<HostNcclPeers>
   TANDEM_CHECK(
       net_.world() % host_->world() == 0 && net_.rank() == host_->first_rank() + host_->rank(),
       "the ranks of a host are neighbours, and all hosts have as many");
-  hearts_.start(loop);
+  heartbeats_.start(loop);
 }
 
 // Called at each tick: sends this rank's begun turns to the other hosts, and checks for failures.
@@ -72,7 +72,7 @@ std::optional<std::uint32_t> JoinedNcclPeers::waits_for(std::uint64_t turn) noex
   const std::uint32_t end = first + host_->world();
   const auto silent = [this](std::uint32_t from, std::uint32_t to) -> std::optional<std::uint32_t> {
     for (std::uint32_t rank = from; rank < to; ++rank) {
-      if (rank != net_.rank() && hearts_.is_silent(rank)) {
+      if (rank != net_.rank() && heartbeats_.is_silent(rank)) {
         return rank;
       }
     }
@@ -101,7 +101,7 @@ std::uint32_t JoinedNcclPeers::decider() const noexcept {
 }
 
 NcclLoss JoinedNcclPeers::failed_behind(std::uint32_t awaited) const {
-  const NetWaits::Failed found = hearts_.failed_behind(awaited);
+  const NetWaits::Failed found = heartbeats_.failed_behind(awaited);
   return {found.rank,
           fmt::format("{}; {}",
                       found.rank == awaited || found.rank == net_.rank()

@@ -66,7 +66,7 @@ class JoinedNcclPeers final : public NcclPeers {
   Net net_;
   NetNcclPeers frames_;
   Waits waits_;
-  NetWaits hearts_;
+  NetWaits heartbeats_;
 };
 
 }  // namespace tandem

@@ -14,8 +14,8 @@ namespace tandem {
 namespace {
 
 // Whole norm blocks of every type.
-constexpr std::size_t kPieceGrain = kNormBlock * sizeof(float);
-static_assert(norm::kBlockElements == kNormBlock && norm::kSumLimbs == ExactSum::kLimbs);
+constexpr std::size_t kPieceGrain = kNormTile * sizeof(float);
+static_assert(norm::kBlockElements == kNormTile && norm::kSumLimbs == ExactSum::kLimbs);
 static_assert(sizeof(NormLimbs) == norm::kLimbs * sizeof(std::uint64_t));
 static_assert(sizeof(NormLimbs) <= kExchangeBytes);
 
@@ -303,7 +303,7 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
   }
   auto* const accumulator = static_cast<float*>(a.accumulator);
   Slices slices{.arguments = &a,
-                .slice = chunks_of(chunks_of(a.shard_elements, kNormBlock), world()) * kNormBlock,
+                .slice = chunks_of(chunks_of(a.shard_elements, kNormTile), world()) * kNormTile,
                 .elements = a.shard_elements};
   slices.accumulator = accumulator + slices.begin(rank());
   slices.first_element = static_cast<std::int64_t>(slices.begin(rank()));

@@ -154,7 +154,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   Task<> finish(CommStream* comm);
   Task<> reach(CommStream* comm, DeviceEvent point);
   Task<> wait_for(CommStream* comm, Wait what);
-  bool look() noexcept override;
+  bool progress() noexcept override;
   bool end_wait(CommStream& comm) noexcept;
   bool end_waits() noexcept;
   [[nodiscard]] std::size_t index_of(const CommStream& comm) const noexcept {

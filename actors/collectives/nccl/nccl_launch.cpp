@@ -119,9 +119,9 @@ Task<> NcclBackend::wait_for(CommStream* comm, Wait what) {
   co_await comm->woken;
 }
 
-bool NcclBackend::look() noexcept {
+bool NcclBackend::progress() noexcept {
   if (!options_.watchdog.own_thread) {
-    watchdog_.look(loop_.now());
+    watchdog_.check(loop_.now());
   }
   notice_failures();
   const bool found = end_waits();

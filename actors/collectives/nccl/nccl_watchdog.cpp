@@ -12,7 +12,7 @@
 
 namespace tandem {
 namespace {
-constexpr Duration kLookAtAbortEvery = std::chrono::milliseconds(1);
+constexpr Duration kCheckAbortEvery = std::chrono::milliseconds(1);
 }
 
 struct NcclWatchdog::Communicators {
@@ -47,7 +47,7 @@ NcclWatchdog::NcclWatchdog(const NcclApi& api, Options options)
       options_(std::move(options)),
       clock_(options_.clock != nullptr ? *options_.clock : Clock::real()),
       communicators_(std::make_shared<Communicators>()),
-      awake_(options_.look_every, clock_.now()) {
+      awake_(options_.check_every, clock_.now()) {
   if (options_.own_thread) {
     thread_ = thread::start("nccl watchdog", 0, 1, [this] { work(); });
   }
@@ -136,19 +136,19 @@ void NcclWatchdog::work() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     const bool aborting = state_ == State::kAborting;
-    changed_.wait_for(lock, aborting ? kLookAtAbortEvery : options_.look_every,
+    changed_.wait_for(lock, aborting ? kCheckAbortEvery : options_.check_every,
                       [this] { return stopping_ || (failure_ && state_ == State::kWatching); });
     lock.unlock();
-    look(clock_.now());
+    check(clock_.now());
     lock.lock();
   }
 }
 
-void NcclWatchdog::look(TimePoint now) {
+void NcclWatchdog::check(TimePoint now) {
   std::unique_lock lock(mutex_);
   if (state_ == State::kWatching) {
     ask_communicators();
-    look_at_deadlines(now);
+    check_deadlines(now);
     if (!failure_) {
       return;
     }
@@ -190,8 +190,8 @@ void NcclWatchdog::ask_communicators() {
   }
 }
 
-void NcclWatchdog::look_at_deadlines(TimePoint now) {
-  const Duration slept = awake_.look(now);
+void NcclWatchdog::check_deadlines(TimePoint now) {
+  const Duration slept = awake_.slept_since(now);
   for (std::size_t comm = 0; comm < kComms; ++comm) {
     comms_[comm].deadline += slept;
     if (comms_[comm].busy && now >= comms_[comm].deadline) {

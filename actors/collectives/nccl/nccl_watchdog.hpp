@@ -31,14 +31,14 @@ class NcclWatchdog {
   static constexpr std::size_t kComms = 2;
   struct Options {
     const Clock* clock = nullptr;  // of deadlines; null: the real one
-    Duration look_every = std::chrono::milliseconds(100);
+    Duration check_every = std::chrono::milliseconds(100);
     Duration abort_limit = std::chrono::seconds(5);
     /// Called with the reason if an abort hangs. Empty: prints the reason and ends the process with
     /// exit code 4.
     std::function<void(const std::string& why)> end_process;
     /// Runs a call that may never return. Empty: on a new thread.
     std::function<void(std::function<void()> abort)> run_abort;
-    bool own_thread = true;  // false: its maker calls look(), in a time of its own
+    bool own_thread = true;  // false: its owner calls check(), with times of its own
   };
   struct Failure {
     std::size_t comm;  // kComms: of no operation
@@ -76,7 +76,7 @@ class NcclWatchdog {
   [[nodiscard]] bool aborted() const noexcept;
 
   /// Does the checks of its thread once, at this time.
-  void look(TimePoint now);
+  void check(TimePoint now);
 
  private:
   struct Communicators;  // outlives this in an abort that hangs
@@ -88,7 +88,7 @@ class NcclWatchdog {
 
   void work();
   void ask_communicators();
-  void look_at_deadlines(TimePoint now);
+  void check_deadlines(TimePoint now);
   void fail(std::size_t comm, bool late, std::string what);
   void run_abort(std::function<void()> abort);
   void end_process(const std::string& why);

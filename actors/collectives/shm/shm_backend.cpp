@@ -22,8 +22,8 @@ constexpr std::size_t kReduceTile = std::size_t{4} << 10;    // elements; stays 
 // The loop copies up to this size itself, in some ten microseconds; a hand-over to the pool and
 // back takes twice as long.
 constexpr std::size_t kInlineBytes = std::size_t{128} << 10;
-static_assert(kReduceChunk % kReduceTile == 0 && kReduceTile % kNormBlock == 0);
-static_assert(kStepGrain % (kNormBlock * sizeof(float)) == 0);
+static_assert(kReduceChunk % kReduceTile == 0 && kReduceTile % kNormTile == 0);
+static_assert(kStepGrain % (kNormTile * sizeof(float)) == 0);
 
 constexpr std::size_t chunks_of(std::size_t total, std::size_t chunk) {
   return (total + chunk - 1) / chunk;
@@ -197,8 +197,7 @@ Task<GradientNorm> ShmBackend::reduce_parts(ReduceArguments a, std::size_t from_
 Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
   TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
   const std::size_t width = bytes_of(a.block_type);
-  const std::size_t slice =
-      chunks_of(chunks_of(a.shard_elements, kNormBlock), world()) * kNormBlock;
+  const std::size_t slice = chunks_of(chunks_of(a.shard_elements, kNormTile), world()) * kNormTile;
   auto* accumulator = static_cast<float*>(a.accumulator);
   Operation add{
       .channel = kReductions,

@@ -7,10 +7,10 @@
 //   arrived   operations this rank has begun: the header of the last is out
 //   staged    steps whose piece of an operand outside of the arena lies in the stage
 //   taken     steps in which this rank has read all it needs of its peers
-// The heartbeat (`heart`) is a counter that the rank's loop advances regularly. With it the rank
-// publishes which ranks it awaits, and the waits of ranks on other hosts that it has received. The
-// header and exchanged payload of operation n stay until operation n + 2 begins: by then every rank
-// has begun n + 1, and so has finished n.
+// The heartbeat (`heartbeats`) is a counter that the rank's loop advances regularly. With it the
+// rank publishes which ranks it awaits, and the waits of ranks on other hosts that it has received.
+// The header and exchanged payload of operation n stay until operation n + 2 begins: by then every
+// rank has begun n + 1, and so has finished n.
 #pragma once
 
 #include <array>
@@ -76,7 +76,7 @@ struct ShmControl {
       // 0: awake; else the number of its sleep in the upper half, and for each channel the rank
       // awaited, plus 1
       0};
-  alignas(64) std::atomic<std::uint64_t> heart{0};
+  alignas(64) std::atomic<std::uint64_t> heartbeats{0};
   // An Awaited, by rank among all: this rank's, and of those that it hears of by a net.
   std::array<std::atomic<std::uint64_t>, kRanksMax> awaited{};
   alignas(64) std::atomic<ShmState> state{ShmState::kRuns};

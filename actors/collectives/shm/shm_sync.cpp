@@ -58,7 +58,7 @@ std::string describe(const ShmHeader& header) {
 }
 
 ShmSync::Timer::Timer(ShmSync& owner) noexcept
-    : TimerOp([](Op& op) noexcept { static_cast<Timer&>(op).sync.beat(); }), sync(owner) {}
+    : TimerOp([](Op& op) noexcept { static_cast<Timer&>(op).sync.tick(); }), sync(owner) {}
 
 ShmSync::ShmSync(EventLoop& loop, ShmControl& control, std::vector<ShmPeer> peers, Options options)
     : loop_(loop),

@@ -144,7 +144,7 @@ class ShmSync final : private Poller {
     bool ended = false;
     pid_t process = 0;  // 0: unknown
     // Seen at the last ticks:
-    std::uint64_t heart = 0;
+    std::uint64_t heartbeats = 0;
     TimePoint moved;           // when it had
     bool is_silent = false;    // for kSilentAfter heartbeats
     char state = 0;            // of a process that is stopped, as the kernel writes it; else 0
@@ -178,13 +178,13 @@ class ShmSync final : private Poller {
   void on_readable(std::uint32_t peer) noexcept;
   void look_at_peers() noexcept;
   void detect_exits() noexcept;
-  void beat();
+  void tick();
   void arm_timer();
   // The steps of one tick:
   void say_own_waits(TimePoint now) noexcept;
-  void look_at_hearts(TimePoint now);
-  void look_at_run();
-  void look_at_deadlines(TimePoint now);
+  void check_heartbeats(TimePoint now);
+  void check_run();
+  void check_deadlines(TimePoint now);
   void fail_overdue(const Channel& channel, TimePoint now);
   [[nodiscard]] static std::string condition_of(const Peer& peer, TimePoint now);
   [[nodiscard]] bool is_here(std::uint32_t name) const noexcept {

@@ -122,11 +122,11 @@ HWY_EXPORT(muon_direction);
 
 namespace {
 
-/// visit(first, last) for what lies between two multiples of kNormBlock.
+/// visit(first, last) for what lies between two multiples of kNormTile.
 template <class Visit>
 void for_blocks(std::size_t begin, std::size_t end, Visit visit) {
   for (std::size_t first = begin; first < end;) {
-    const std::size_t last = std::min(end, (first / kNormBlock + 1) * kNormBlock);
+    const std::size_t last = std::min(end, (first / kNormTile + 1) * kNormTile);
     visit(first, last);
     first = last;
   }
@@ -193,7 +193,7 @@ DirectionStep direction_step(const UpdateConfig& c, double gradient_scale) {
 
 Direction Direction::of(std::span<const UpdateRange> ranges, float* values,
                         std::size_t chunk_elements) {
-  TANDEM_CHECK(chunk_elements > 0 && chunk_elements % kNormBlock == 0,
+  TANDEM_CHECK(chunk_elements > 0 && chunk_elements % kNormTile == 0,
                "chunks end at block boundaries");
   Direction direction{.values = values, .pieces = {}};
   for (std::size_t range = 0; range < ranges.size(); ++range) {

@@ -72,7 +72,7 @@ struct Direction {
   float* values = nullptr;  // the unit's gradient, which it overwrites
   std::vector<DirectionPiece> pieces;
 
-  /// Cuts the unit's `ranges` at multiples of `chunk_elements`, which is a multiple of kNormBlock.
+  /// Cuts the unit's `ranges` at multiples of `chunk_elements`, which is a multiple of kNormTile.
   [[nodiscard]] static Direction of(std::span<const UpdateRange> ranges, float* values,
                                     std::size_t chunk_elements);
 };

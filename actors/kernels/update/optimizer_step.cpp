@@ -108,7 +108,7 @@ void update_packed(const UpdateStep& step, const UpdateBuffers& b, std::size_t b
                    std::size_t end) {
   const DType weight = b.weight == nullptr ? DType::kF32 : b.weight_type;
   TANDEM_CHECK(supports(step.kind(), b.layout, weight), "the layout fits optimizer and weights");
-  TANDEM_CHECK(b.layout != StateLayout::kInt8 || (begin | b.position) % kStateBlock == 0,
+  TANDEM_CHECK(b.layout != StateLayout::kInt8 || (begin | b.position) % kScaleGroup == 0,
                "8-bit state is updated in whole blocks");
   for_rounding_keys(step.rounding_bits, b.position, begin, end,
                     [&](std::uint32_t key, std::size_t first, std::size_t count) {

@@ -222,7 +222,7 @@ struct UpdateBuffers {
 
 /// Updates the elements [begin, end). Any thread; disjoint ranges may run at the same time, also
 /// adjacent ones. Another thread may read the written weights after the usual synchronisation
-/// (non-temporal stores are fenced here). kInt8: `begin` is a multiple of kStateBlock, `end` too or
+/// (non-temporal stores are fenced here). kInt8: `begin` is a multiple of kScaleGroup, `end` too or
 /// the shard's end (the rest of its scale group is padding).
 void apply_update(const UpdateStep& step, const UpdateBuffers& buffers, std::size_t begin,
                   std::size_t end);

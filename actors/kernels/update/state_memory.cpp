@@ -100,13 +100,13 @@ std::uint8_t scale_of(const float* values, std::size_t count) {
 
 void write_codes(const UpdateBuffers& b, std::size_t array, const float* values, std::size_t begin,
                  std::size_t end) {
-  TANDEM_CHECK_EQ(begin % kStateBlock, 0U, "8-bit state is written in whole blocks");
+  TANDEM_CHECK_EQ(begin % kScaleGroup, 0U, "8-bit state is written in whole blocks");
   auto* codes = static_cast<std::uint8_t*>(b.state[array]);
-  for (std::size_t first = begin; first < end; first += kStateBlock) {
-    const std::size_t count = std::min(kStateBlock, end - first);
+  for (std::size_t first = begin; first < end; first += kScaleGroup) {
+    const std::size_t count = std::min(kScaleGroup, end - first);
     const float* block = values + (first - begin);
     const std::uint8_t scale = scale_of(block, count);
-    b.scale[array][first / kStateBlock] = scale;
+    b.scale[array][first / kScaleGroup] = scale;
     for (std::size_t i = 0; i < count; ++i) {
       codes[first + i] = encode(array, block[i], scale);
     }
@@ -160,7 +160,7 @@ StateSizes state_sizes(StateLayout layout, const UpdateConfig& config, DType wei
   for (std::size_t array = 0; array < state_arrays(config); ++array) {
     sizes.state[array] = elements * moment;
     if (layout == StateLayout::kInt8) {
-      sizes.scale[array] = (elements + kStateBlock - 1) / kStateBlock;
+      sizes.scale[array] = (elements + kScaleGroup - 1) / kScaleGroup;
     }
   }
   return sizes;
@@ -259,7 +259,7 @@ void read_state(const UpdateBuffers& b, std::size_t array, float* values, std::s
   if (b.layout == StateLayout::kInt8) {
     const auto* codes = static_cast<const std::uint8_t*>(b.state[array]);
     for (std::size_t i = begin; i < end; ++i) {
-      values[i - begin] = decode(array, codes[i], b.scale[array][i / kStateBlock]);
+      values[i - begin] = decode(array, codes[i], b.scale[array][i / kScaleGroup]);
     }
     return;
   }

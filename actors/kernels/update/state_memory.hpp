@@ -64,7 +64,7 @@ void write_master(const UpdateBuffers& buffers, const float* values, std::size_t
                   std::size_t end);
 void read_master(const UpdateBuffers& buffers, float* values, std::size_t begin, std::size_t end);
 
-/// Sets a moment, rounded to nearest. kInt8: `begin` is a multiple of kStateBlock, `end` too or the
+/// Sets a moment, rounded to nearest. kInt8: `begin` is a multiple of kScaleGroup, `end` too or the
 /// shard's end.
 void write_state(const UpdateBuffers& buffers, std::size_t array, const float* values,
                  std::size_t begin, std::size_t end);

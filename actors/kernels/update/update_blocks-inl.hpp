@@ -131,13 +131,13 @@ HWY_INLINE void reduce_range(VU32 greatest0, VU32 least0, VU32 greatest1, VU32 l
 /// Writes the codes of a group's new moments, given their exponents. kOrdinary: no code is at an
 /// end of its range, which is nearly always so; gives the same codes with half the work.
 template <bool kOrdinary, class Rule, class P>
-HWY_INLINE void store_codes(const float (&moments)[2][kStateBlock], const BlockArrays<P>& a,
+HWY_INLINE void store_codes(const float (&moments)[2][kScaleGroup], const BlockArrays<P>& a,
                             const std::uint8_t (&scales)[2], const RoundingBits rounding_bits) {
   const F32 df;
   const std::size_t lanes = hn::Lanes(df);
-  static_assert(kStateBlock % (4 * hn::MaxLanes(F32())) == 0);
+  static_assert(kScaleGroup % (4 * hn::MaxLanes(F32())) == 0);
   auto unmixed = rounding_bits.unmixed(0);
-  for (std::size_t i = 0; i < kStateBlock; i += 4 * lanes) {
+  for (std::size_t i = 0; i < kScaleGroup; i += 4 * lanes) {
     const auto r0 = RoundingBits::next(unmixed), r1 = RoundingBits::next(unmixed);
     const auto r2 = RoundingBits::next(unmixed), r3 = RoundingBits::next(unmixed);
     const auto store = [&]<bool kSigned>(std::bool_constant<kSigned>) HWY_ATTR {
@@ -163,12 +163,12 @@ void update_block(const Rule& shared, const BlockArrays<P>& shared_arrays,
   const F32 df;
   const U32 d;
   const std::size_t lanes = hn::Lanes(df);
-  HWY_ALIGN float moments[2][kStateBlock];
+  HWY_ALIGN float moments[2][kScaleGroup];
   auto greatest0 = hn::Zero(d), greatest1 = hn::Zero(d);
   auto least0 = hn::Set(d, kMagnitude), least1 = least0;
   const std::uint8_t scale0 = *a.scale_from[0];
   const std::uint8_t scale1 = Rule::kStates > 1 ? *a.scale_from[1] : std::uint8_t{0};
-  for (std::size_t i = 0; i < kStateBlock; i += 2 * lanes) {
+  for (std::size_t i = 0; i < kScaleGroup; i += 2 * lanes) {
     auto s0a = hn::Zero(df), s0b = hn::Zero(df), s1a = hn::Zero(df), s1b = hn::Zero(df);
     load_codes<true>(a.state_from[0] + i, scale0, s0a, s0b);
     if constexpr (Rule::kStates > 1) {
@@ -208,10 +208,10 @@ void update_block(const Rule& shared, const BlockArrays<P>& shared_arrays,
 template <class Rule, class P>
 void update_last_block(const Rule& rule, const BlockArrays<P>& a, const RoundingBits rounding_bits,
                        std::size_t count) {
-  typename P::Gradient gradient[kStateBlock] = {};
-  Bf16Bits weight[kStateBlock] = {};
-  typename P::Master master[kStateBlock] = {};
-  std::uint8_t state[2][kStateBlock] = {};
+  typename P::Gradient gradient[kScaleGroup] = {};
+  Bf16Bits weight[kScaleGroup] = {};
+  typename P::Master master[kScaleGroup] = {};
+  std::uint8_t state[2][kScaleGroup] = {};
   BlockArrays<P> local = {gradient,
                           weight,
                           master,
@@ -256,19 +256,19 @@ void update_blocks_as(const Rule& shared, std::uint32_t key, const UpdateBuffers
   }
   for (std::size_t k = 0; k < Rule::kStates; ++k) {
     place(b.state[k], b.from.state[k], begin, a.state[k], a.state_from[k]);
-    place(b.scale[k], b.from.scale[k], begin / kStateBlock, a.scale[k], a.scale_from[k]);
+    place(b.scale[k], b.from.scale[k], begin / kScaleGroup, a.scale[k], a.scale_from[k]);
   }
-  for (std::size_t i = 0; i < count; i += kStateBlock) {
+  for (std::size_t i = 0; i < count; i += kScaleGroup) {
     const RoundingBits rounding_bits(key, b.position + begin + i);
-    if (count - i >= kStateBlock) {
+    if (count - i >= kScaleGroup) {
       update_block(rule, a, rounding_bits);
     } else {
       update_last_block(rule, a, rounding_bits, count - i);
     }
-    a.advance(kStateBlock);
+    a.advance(kScaleGroup);
     for (std::size_t k = 0; k < Rule::kStates; ++k) {
-      a.state[k] += kStateBlock;
-      a.state_from[k] += kStateBlock;
+      a.state[k] += kScaleGroup;
+      a.state_from[k] += kScaleGroup;
       ++a.scale[k];
       ++a.scale_from[k];
     }

@@ -152,7 +152,7 @@ HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass,
 
 /// Updates the scale group of 8-bit state that begins at element `begin`, whose elements the
 /// rounding key counts from 0; `count` of them exist, missing ones count as 0. A Team has
-/// kStateBlock elements: each member has the kElements ones first() + k * kMembers; greatest()
+/// kScaleGroup elements: each member has the kElements ones first() + k * kMembers; greatest()
 /// waits for all members and returns their greatest number.
 template <class Rule, bool kSplit, class Team>
 HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits,
@@ -160,10 +160,10 @@ HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, Rounding
   const F32 d;
   const UpdateBuffers& b = pass.buffers;
   constexpr bool kTwo = Rule::kStates > 1;
-  constexpr unsigned kElements = kStateBlock / Team::kMembers;
+  constexpr unsigned kElements = kScaleGroup / Team::kMembers;
   VF32 moments[2][kElements];
   std::uint32_t greatest[2] = {0, 0};
-  const std::size_t block = begin / kStateBlock;
+  const std::size_t block = begin / kScaleGroup;
   const std::uint8_t scale0 = b.from.scale[0][block];
   const std::uint8_t scale1 = kTwo ? b.from.scale[1][block] : std::uint8_t{0};
   const auto* codes0 = static_cast<const std::uint8_t*>(b.from.state[0]);

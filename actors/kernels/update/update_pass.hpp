@@ -113,8 +113,8 @@ void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
     const std::size_t moment = moment_bytes(home.layout);
     visit(home.state[i], ArrayUse{moment, 1, !rollback, writes_home});
     visit(shadow.state[i], ArrayUse{moment, 1, false, speculative});
-    visit(home.scale[i], ArrayUse{1, kStateBlock, !rollback, writes_home});
-    visit(shadow.scale[i], ArrayUse{1, kStateBlock, false, speculative});
+    visit(home.scale[i], ArrayUse{1, kScaleGroup, !rollback, writes_home});
+    visit(shadow.scale[i], ArrayUse{1, kScaleGroup, false, speculative});
   }
   visit(home.gradient, ArrayUse{bytes_of(home.gradient_type), 1, !rollback, false});
   visit(home.weight, ArrayUse{weight, 1, is_half && !rollback && !redo, true});

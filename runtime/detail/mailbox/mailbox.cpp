@@ -192,7 +192,7 @@ void Mailbox::note(Envelope& envelope, SenderShare* share) const noexcept {
   }
 }
 
-Envelope* Mailbox::take_and_look() noexcept {
+Envelope* Mailbox::take_and_check() noexcept {
   Op* op = control_.pop();
   if (op != nullptr) {
     ++control_taken_;

@@ -151,7 +151,7 @@ class Mailbox {
   /// The next message, its credit given back; null if there is none.
   Envelope* take() noexcept {
     if (waited_for()) [[unlikely]] {
-      return take_and_look();
+      return take_and_check();
     }
     Envelope* envelope = static_cast<Envelope*>(queue_.pop());
     if (envelope == nullptr) {
@@ -260,7 +260,7 @@ class Mailbox {
   void leave_loop() noexcept;
 
   // Departures, on the loop.
-  Envelope* take_and_look() noexcept;
+  Envelope* take_and_check() noexcept;
   void settle_taken(Envelope& envelope) noexcept;
   static void leave_share(const Envelope& envelope) noexcept;
   void free_if_unused() noexcept;

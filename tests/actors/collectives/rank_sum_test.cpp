@@ -13,7 +13,7 @@
 namespace tandem {
 namespace {
 
-constexpr std::size_t kCount = 2 * kNormBlock + 100;
+constexpr std::size_t kCount = 2 * kNormTile + 100;
 
 std::vector<std::vector<float>> values_of(std::uint32_t ranks) {
   Random random(5);
@@ -90,7 +90,7 @@ TEST(RankSum, ATreeOfTreesIsTheTree) {
 
 TEST(RankSum, TheFirstElementThatIsNotFiniteIsFound) {
   auto all = values_of(2);
-  all[1][kNormBlock + 7] = std::numeric_limits<float>::infinity();
+  all[1][kNormTile + 7] = std::numeric_limits<float>::infinity();
   for (const std::uint32_t tree : {1U, 2U}) {
     std::vector<float> sum(kCount);
     GradientNorm norm;
@@ -103,7 +103,7 @@ TEST(RankSum, TheFirstElementThatIsNotFiniteIsFound) {
          .tree = tree},
         [&](std::uint32_t from) { return reinterpret_cast<const std::byte*>(all[from].data()); },
         &norm);
-    EXPECT_EQ(norm.first_bad_element, static_cast<std::int64_t>(kNormBlock + 7)) << tree;
+    EXPECT_EQ(norm.first_bad_element, static_cast<std::int64_t>(kNormTile + 7)) << tree;
   }
 }
 

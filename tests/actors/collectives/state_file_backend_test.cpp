@@ -33,8 +33,8 @@ struct FileWorld {
   StateFile file{2 * kBytes};
   SelfBackend inner{pool};
   HostBuffer block{kBytes};
-  HostBuffer shard_stage{kBytes};
-  HostBuffer accumulator_stage{kBytes};
+  HostBuffer shard_buffer{kBytes};
+  HostBuffer accumulator_buffer{kBytes};
   std::optional<StateFileBackend> backend;
 
   explicit FileWorld(bool straight) {
@@ -52,8 +52,8 @@ struct FileWorld {
     backend.emplace(StateFileBackend::Options{
         .inner = &inner,
         .file = &file,
-        .shard_stage = straight ? nullptr : shard_stage.data(),
-        .accumulator_stage = straight ? nullptr : accumulator_stage.data(),
+        .shard_buffer = straight ? nullptr : shard_buffer.data(),
+        .accumulator_buffer = straight ? nullptr : accumulator_buffer.data(),
         .name_of = [this](const void* array) {
           return std::string(array == file.data() ? "weights" : "gradient") + " of \"block 3\"";
         }});

@@ -63,7 +63,7 @@ struct WarpLaunch : test::HostLaunch {
     std::vector<std::jthread> members;
     for (unsigned number = 0; number < Member::kMembers; ++number) {
       members.emplace_back([&, number] {
-        for (std::size_t at = 0; at < count; at += kStateBlock) {
+        for (std::size_t at = 0; at < count; at += kScaleGroup) {
           N_ONE_LANE::update_block<Rule, kSplit>(rule, pass, rounding_bits.from(at), first + at,
                                                  count - at, Member{number, &shared});
         }

@@ -235,8 +235,8 @@ TEST(Norm, HasTheSameBitsOnEveryTargetChunkingAndSource) {
       values[i] = gradients.value(type, i);
     }
     ExactSum expected;
-    for (std::size_t at = 0; at < n; at += kNormBlock) {
-      expected.add(block_sum(values.data() + at, std::min(kNormBlock, n - at)));
+    for (std::size_t at = 0; at < n; at += kNormTile) {
+      expected.add(block_sum(values.data() + at, std::min(kNormTile, n - at)));
     }
     test::for_each_simd_target([&] {
       for (const std::size_t chunk : {512UL, 1024UL, 5120UL, 20480UL}) {
@@ -283,11 +283,11 @@ TEST(Norm, NamesTheFirstBadElement) {
 }
 
 TEST(Norm, GreatestFloatsDoNotOverflowABlock) {
-  const std::vector<float> values(kNormBlock, std::numeric_limits<float>::max());
+  const std::vector<float> values(kNormTile, std::numeric_limits<float>::max());
   GradientNorm norm;
-  add_norm(values.data(), DType::kF32, 0, kNormBlock, norm);
+  add_norm(values.data(), DType::kF32, 0, kNormTile, norm);
   EXPECT_EQ(norm.first_bad_element, -1);
-  EXPECT_NEAR(std::sqrt(norm.sum_of_squares.value() / kNormBlock), values[0], 1e31);
+  EXPECT_NEAR(std::sqrt(norm.sum_of_squares.value() / kNormTile), values[0], 1e31);
 }
 
 }  // namespace

@@ -84,13 +84,13 @@ void update_jointly(OptimizerWorld& world, const UpdateConfig& config, Direction
                       bool holds) -> Task<> {
     auto optimizer = w->optimizer->address();
     if (holds) {
-      EXPECT_EQ(co_await optimizer.ask(HoldUnits{}), 1U);
+      EXPECT_EQ(co_await optimizer.ask(FreezeUnits{}), 1U);
       w->scope.spawn(
           "saves",
           [](OptimizerWorld* of, const float* u, float before) -> Task<> {
             EXPECT_EQ(co_await of->optimizer->address().ask(NextWanted{}), 0U);
             EXPECT_EQ(*u, before) << "what a save reads stays as it is";
-            co_await of->optimizer->address().send(EndHold{0});
+            co_await of->optimizer->address().send(UnfreezeUnit{0});
           },
           w, into->values, into->values[0]);
     }

@@ -80,7 +80,7 @@ struct DeviceWorld {
   ManualClock clock;
   std::optional<EventLoop> loop;
   std::optional<SimDevice> device;
-  DeviceBuffer stages;
+  DeviceBuffer buffers;
   std::optional<DeviceUpdates> updates;
 
   DeviceWorld(Pair& pair, Side side, bool virtual_time) {
@@ -93,12 +93,12 @@ struct DeviceWorld {
                                                                   : SimDevice::Time::kReal,
                                              .to_device_bytes_per_s = 20e9,
                                              .to_host_bytes_per_s = 10e9});
-    stages = device->allocate(DeviceUpdates::kSlices * kStage);
+    buffers = device->allocate(DeviceUpdates::kSlices * kStage);
     updates.emplace(DeviceUpdates::Options{
         .device = &*device,
         .is_on_device = [&pair, side](const void* at) { return pair.on_device(at, side); },
-        .stages = side == Side::kAll ? nullptr : stages.data(),
-        .stage_bytes = side == Side::kAll ? 0 : kStage});
+        .buffers = side == Side::kAll ? nullptr : buffers.data(),
+        .buffer_bytes = side == Side::kAll ? 0 : kStage});
   }
 
   /// The slices up to `end`, as many at a time as the runner takes.

@@ -67,7 +67,7 @@ struct FileWorld {
   LayoutShard got;
   UpdatedUnit unit;
   std::optional<StateFile> file;
-  HostBuffer stages{FileUpdates::kSlices * kStageBytes};
+  HostBuffer buffers{FileUpdates::kSlices * kStageBytes};
   std::optional<FileUpdates> updates;
 
   /// `ahead`: with a shadow in the file.
@@ -109,8 +109,8 @@ struct FileWorld {
                                          .pool = &pool,
                                          .chunk_elements = kSlice / 4,
                                          .slice_chunks = 4,
-                                         .stages = stages.data(),
-                                         .stage_bytes = kStageBytes});
+                                         .buffers = buffers.data(),
+                                         .buffer_bytes = kStageBytes});
   }
   /// Both ways between the shard's memory and the file, array by array.
   void move(bool in) {

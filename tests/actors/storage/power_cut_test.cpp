@@ -25,7 +25,7 @@ struct Found {
   std::vector<std::string> faults;  // in the whole ones
 };
 
-Task<> look(FileIo* io, Found* found) {
+Task<> inspect(FileIo* io, Found* found) {
   found->whole = co_await find_checkpoints(io, "run", &found->broken);
   for (const FoundCheckpoint& checkpoint : found->whole) {
     for (std::string& fault : co_await faults_of(io, checkpoint.path)) {

@@ -152,7 +152,7 @@ TEST(MeetingOfHosts, TheInterfaceThatIsNamedIsTheOne) {
 /// ranks first as are added first: all of them on one host.
 void expect_collectives_of_hosts(EventLoop& loop, CollectiveBackend& backend,
                                  std::uint32_t per_host) {
-  constexpr std::size_t kShard = 2 * kNormBlock;
+  constexpr std::size_t kShard = 2 * kNormTile;
   const std::uint32_t world = backend.world();
   auto* block = reinterpret_cast<float*>(backend.allocate(world * kShard * sizeof(float)));
   const auto value = [](std::uint32_t rank, std::size_t i) { return test::value_of(rank, 0, i); };

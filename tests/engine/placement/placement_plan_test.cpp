@@ -91,7 +91,7 @@ TEST(PlacementPlan, TheShadowsOfADeviceHaveAQuarterOfIt) {
 }
 
 // State on the device passes through host memory when it is loaded or saved; other state does not.
-TEST(PlacementPlan, LeavesRoomForThePassageOfWhatMovesAlone) {
+TEST(PlacementPlan, LeavesRoomForTheTransferBuffersOfWhatMovesAlone) {
   PlanInput input = input_of({}, 1);
   input.shape.shadows = {};
   input.accelerator = true;
@@ -110,10 +110,10 @@ TEST(PlacementPlan, LeavesRoomForThePassageOfWhatMovesAlone) {
   const PlacementProblem full = bounded(needed);
   EXPECT_TRUE(full.fits(on_host));
   EXPECT_FALSE(bounded(needed - 1).fits(on_host));
-  ASSERT_GT(full.passage_bytes, full.units.front().on_host)
-      << "the passage of the largest unit is more than what the first one makes room for";
+  ASSERT_GT(full.host_buffer_bytes, full.units.front().on_host)
+      << "the transfer buffer of the largest unit is more than what the first one makes room for";
   EXPECT_FALSE(full.fits(one_moves));
-  EXPECT_TRUE(bounded(needed + static_cast<std::int64_t>(full.passage_bytes)).fits(one_moves));
+  EXPECT_TRUE(bounded(needed + static_cast<std::int64_t>(full.host_buffer_bytes)).fits(one_moves));
 }
 
 TEST(PlacementPlan, FollowsTheUser) {

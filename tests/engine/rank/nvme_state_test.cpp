@@ -153,7 +153,7 @@ TEST(NvmeState, MemoryHoldsWhatThePlanLeavesThere) {
       const RankSizes sizes =
           RankSizes::of(toy::model(), RankShape::of(toy::config_of(setting, world), args.options),
                         sharding, SlotClasses::of(toy::model(), sharding));
-      EXPECT_EQ(held.staging, FileUpdates::kSlices * sizes.nvme_stage_bytes +
+      EXPECT_EQ(held.staging, FileUpdates::kSlices * sizes.nvme_buffer_bytes +
                                   sizes.nvme_shard_bytes + sizes.nvme_accumulator_bytes);
       EXPECT_EQ(sizes.nvme_shard_bytes > 0, world > 1);
       EXPECT_EQ(sizes.nvme_accumulator_bytes > 0, world > 1 || accumulation > 1);

@@ -15,7 +15,7 @@
 #include "models/layers/aten/layers.hpp"
 #include "models/layers/attention.hpp"
 #include "models/pretrained.hpp"
-#include "models/transformer/transformer_block.hpp"
+#include "models/transformer/transformer_layer.hpp"
 #include "tests/models/layers/attention_reference.hpp"
 #include "tests/models/layers/harness.hpp"
 #include "tests/models/layers/math_support.hpp"

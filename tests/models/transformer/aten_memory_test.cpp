@@ -12,7 +12,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "models/layers/aten/layers.hpp"
-#include "models/transformer/block_memory.hpp"
+#include "models/transformer/layer_memory.hpp"
 #include "tests/support/counting_allocator.hpp"
 
 namespace tandem {
@@ -68,12 +68,12 @@ TEST_F(AtenMemory, OfABlockIsWhatThePlanCounts) {
                                                     {true, true, false, false},
                                                     {true, false, true, false},
                                                     {true, false, false, true}}) {
-      BlockShape shape{.hidden = 192,
+      LayerShape shape{.hidden = 192,
                        .intermediate = 512,
                        .norm = NormKind::kLayer,
                        .attention = {.heads = 6, .kv_heads = 6, .head_dim = 32},
                        .activation = activation};
-      BlockNames names{.attention_norm = {"a", "ab"},
+      LayerNames names{.attention_norm = {"a", "ab"},
                        .qkv = {"qkv"},
                        .qkv_bias = {},
                        .qk_norm = {},
@@ -99,7 +99,7 @@ TEST_F(AtenMemory, OfABlockIsWhatThePlanCounts) {
             std::make_shared<RotaryTable>(RotaryScaling{.theta = 1e4, .dim = 32});
       }
       const BatchShape batch{.rows = 2, .length = 256, .accelerator = true, .packed = packed};
-      const ActivationBytes planned = block_activations(shape, batch);
+      const ActivationBytes planned = layer_activations(shape, batch);
       std::vector<Weight> weights =
           weights_of(block_units("block", shape, names, LeafModule::kBlock)[0]);
       std::vector<Weight*> bound;
@@ -111,7 +111,7 @@ TEST_F(AtenMemory, OfABlockIsWhatThePlanCounts) {
         none.positions = at::arange(2 * 256).remainder(64).view({2, 256});
       }
       const SegmentContext context{.batch = none, .weights = bound};
-      const auto block = block_segment(shape, names);
+      const auto block = layer_segment(shape, names);
       at::Tensor input = at::randn({2, 256, 192}).requires_grad_(true);
       (void)block->forward(context, input);  // tables are made, and the mask that layers share
       EXPECT_EQ(planned.scratch, packed ? 2 * 256 * 256 * 4 : 0);

@@ -280,8 +280,8 @@ struct Receives : Scenario {
     void submit(NetOp& op) override { waiting = &op; }
     bool cancel(NetOp&) noexcept override { return std::exchange(waiting, nullptr) != nullptr; }
     void abort(std::uint32_t) override {}
-    void beat(std::uint32_t, std::size_t, std::uint16_t) override {}
-    [[nodiscard]] NetHeart heart_of(std::uint32_t) const noexcept override { return {}; }
+    void send_heartbeat(std::uint32_t, std::size_t, std::uint16_t) override {}
+    [[nodiscard]] PeerHeartbeats heartbeats_of(std::uint32_t) const noexcept override { return {}; }
     NetOp* waiting = nullptr;
   };
   Task<> run() override {

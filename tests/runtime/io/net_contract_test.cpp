@@ -264,24 +264,25 @@ TEST_P(NetContract, AbortNamesTheFailedRankEverywhereAndForever) {
 
 TEST_P(NetContract, AbortMayNotKnowWhichRankFailed) { on_ranks(4, &rank_1_gives_up<kUnknownRank>); }
 
-Task<> beat_and_listen(Net* net, Nothing* /*shared*/) {
+Task<> send_heartbeats_and_wait(Net* net, Nothing* /*shared*/) {
   const std::uint32_t peer = 1 - net->rank();
-  constexpr std::uint32_t kBeats = kWindowsMax * NetHeart::kPlaces;
-  for (std::uint32_t i = 0; i < kBeats; ++i) {
-    net->beat(peer, i % NetHeart::kPlaces, static_cast<std::uint16_t>(100 * net->rank() + i));
+  constexpr std::uint32_t kHeartbeats = kWindowsMax * PeerHeartbeats::kPlaces;
+  for (std::uint32_t i = 0; i < kHeartbeats; ++i) {
+    net->send_heartbeat(peer, i % PeerHeartbeats::kPlaces,
+                        static_cast<std::uint16_t>(100 * net->rank() + i));
   }
-  net->beat(peer, 3, NetHeart::kWordsMax - 1);
-  while (net->heart_of(peer).beats < kBeats + 1) {
+  net->send_heartbeat(peer, 3, PeerHeartbeats::kWordsMax - 1);
+  while (net->heartbeats_of(peer).count < kHeartbeats + 1) {
     co_await sleep_for(1ms);
   }
   // The last word of each place is there, and no frame was in the way of it or is now.
-  const NetHeart heart = net->heart_of(peer);
+  const PeerHeartbeats received = net->heartbeats_of(peer);
   for (std::uint32_t place = 0; place < 3; ++place) {
-    EXPECT_EQ(heart.words[place], 100 * peer + kBeats - NetHeart::kPlaces + place);
+    EXPECT_EQ(received.words[place], 100 * peer + kHeartbeats - PeerHeartbeats::kPlaces + place);
   }
-  EXPECT_EQ(heart.words[3], NetHeart::kWordsMax - 1);
+  EXPECT_EQ(received.words[3], PeerHeartbeats::kWordsMax - 1);
   co_await exchange_frames(net, nullptr);
-  EXPECT_EQ(net->heart_of(peer).beats, kBeats + 1);
+  EXPECT_EQ(net->heartbeats_of(peer).count, kHeartbeats + 1);
   constexpr std::uint32_t kDone = 9;
   if (net->rank() == 1) {
     co_await net->send(0, kDone, {});
@@ -289,10 +290,12 @@ Task<> beat_and_listen(Net* net, Nothing* /*shared*/) {
   }
   EXPECT_EQ(co_await net->recv(1, kDone, {}), 0U);
   net->abort(0);
-  net->beat(peer, 0, 1);  // goes nowhere
+  net->send_heartbeat(peer, 0, 1);  // goes nowhere
 }
 
-TEST_P(NetContract, ABeatTakesNoCreditAndBringsItsWord) { on_ranks(2, &beat_and_listen); }
+TEST_P(NetContract, AHeartbeatTakesNoCreditAndBringsItsWord) {
+  on_ranks(2, &send_heartbeats_and_wait);
+}
 
 }  // namespace
 }  // namespace tandem

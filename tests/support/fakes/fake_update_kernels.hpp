@@ -30,7 +30,7 @@ struct HostLaunch {
   template <class Rule, bool kSplit>
   void blocks(const Rule& rule, const PassBuffers& pass, N_ONE_LANE::RoundingBits rounding_bits,
               std::size_t first, std::size_t count) {
-    for (std::size_t at = 0; at < count; at += kStateBlock) {
+    for (std::size_t at = 0; at < count; at += kScaleGroup) {
       N_ONE_LANE::update_block<Rule, kSplit>(rule, pass, rounding_bits.from(at), first + at,
                                              count - at, Alone());
     }

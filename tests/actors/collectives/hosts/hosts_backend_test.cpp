@@ -28,7 +28,7 @@ using test::Expected;
 
 // Three pieces and a part of one of every shard.
 constexpr std::size_t kPieceBytes = 2048;
-constexpr std::size_t kShard = 7 * kNormBlock;
+constexpr std::size_t kShard = 7 * kNormTile;
 constexpr std::size_t kBytes = 3 * kPieceBytes + 333;
 
 /// The sums of one and of two rounds, of every rank's shard.
@@ -324,8 +324,11 @@ class NoNet final : public NetBackend {
   void submit(NetOp& /*op*/) override { TANDEM_CHECK(false, "there is one host"); }
   bool cancel(NetOp& /*op*/) noexcept override { return false; }
   void abort(std::uint32_t /*failed_rank*/) override {}
-  void beat(std::uint32_t /*peer*/, std::size_t /*place*/, std::uint16_t /*word*/) override {}
-  [[nodiscard]] NetHeart heart_of(std::uint32_t /*peer*/) const noexcept override { return {}; }
+  void send_heartbeat(std::uint32_t /*peer*/, std::size_t /*place*/,
+                      std::uint16_t /*word*/) override {}
+  [[nodiscard]] PeerHeartbeats heartbeats_of(std::uint32_t /*peer*/) const noexcept override {
+    return {};
+  }
 
  private:
   std::uint32_t rank_;

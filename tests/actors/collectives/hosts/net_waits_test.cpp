@@ -30,7 +30,7 @@ constexpr Duration kTimeout = 2s;
 constexpr Duration kHeartbeat = 250ms;
 constexpr Duration kForEver = 60s;
 constexpr std::uint32_t kRounds = 6;
-constexpr std::size_t kShard = 3 * kNormBlock;
+constexpr std::size_t kShard = 3 * kNormTile;
 
 enum class Fault { kNone, kHangs, kIsStopped, kIsLate };
 
@@ -42,7 +42,7 @@ struct Rank {
         local(host.attach(number, pool)),
         backend(
             *local, net, pool,
-            {.piece_bytes = kNormBlock * sizeof(float),
+            {.piece_bytes = kNormTile * sizeof(float),
              .waits = {.timeout = kTimeout, .heartbeat = kHeartbeat, .host_names = names(shape)}}),
         scope(world.loop(number), Name("rank")) {}
   static std::vector<std::string> names(const HostShape& shape) {

@@ -252,7 +252,7 @@ TEST(NcclFaults, WhatIsAdoptedAfterTheAbortIsAbortedToo) {
       FakeNccl::api(),
       {.clock = &clock, .run_abort = [](const auto& abort) { abort(); }, .own_thread = false});
   watchdog.abort("too late");
-  watchdog.look(clock.now());
+  watchdog.check(clock.now());
   EXPECT_TRUE(watchdog.released());
   NcclConfig config;
   config.blocking = 0;
@@ -310,7 +310,7 @@ std::vector<std::string> run_on_threads(FakeNccl& nccl, std::uint32_t world, int
         id.resize(value.size());
         return id;
       };
-      options.watchdog.look_every = 5ms;
+      options.watchdog.check_every = 5ms;
       options.watchdog.abort_limit = 100ms;
       options.watchdog.end_process = [&at](const std::string& why) { at.process_end = why; };
       try {

@@ -33,7 +33,7 @@ constexpr Duration kTimeout = 400ms;
 constexpr Duration kHeartbeat = 50ms;
 constexpr Duration kForEver = 3 * kTimeout;
 constexpr std::uint32_t kRounds = 6;
-constexpr std::size_t kShard = 3 * kNormBlock;
+constexpr std::size_t kShard = 3 * kNormTile;
 
 enum class Fault {
   kNone,

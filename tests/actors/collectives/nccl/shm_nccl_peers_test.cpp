@@ -145,8 +145,8 @@ Awaited only(std::uint32_t rank) {
   return awaited;
 }
 
-/// Runs the loop, whose heart then beats, until `done`.
-Task<> beat_until(const std::function<bool()>* done) {
+/// Runs the loop, which then sends heartbeats, until `done`.
+Task<> run_until(const std::function<bool()>* done) {
   while (!(*done)()) {
     co_await sleep_for(1ms);
   }
@@ -167,7 +167,7 @@ TEST(ShmNcclPeers, WhoIsWaitedForIsNotAtFaultWhereItWaitsForAnother) {
           found = found || (rank == 0 && peers->failed_behind(1).failed_rank == 2);
           return found.load();
         };
-        loop.run(&beat_until, &done);
+        loop.run(&run_until, &done);
         if (rank == 0) {
           EXPECT_THAT(peers->failed_behind(1).cause, HasSubstr("waits for rank 2 in the end"));
           EXPECT_EQ(peers->failed_behind(2).failed_rank, 2U);
@@ -190,20 +190,20 @@ TEST(ShmNcclPeers, AGroupsWaitsAreTheRuns) {
         const std::function<bool()> said = [&] {
           return run.in_groups().packed() == only(3).packed();
         };
-        loop.run(&beat_until, &said);
+        loop.run(&run_until, &said);
         std::vector<Awaited> known(4);
         known[3] = only(0);
         run.know(known);
         const NcclLoss behind = peers->failed_behind(1);
         ++ready;
         const std::function<bool()> all_said = [&] { return ready == 2; };
-        loop.run(&beat_until, &all_said);
+        loop.run(&run_until, &all_said);
         if (rank == 0) {  // it waits for a rank that the group does not have
           EXPECT_EQ(behind.failed_rank, 2U) << "the number of rank 0 behind the members'";
           run.fail(0, "the run is broken");
         }
         const std::function<bool()> broken = [&] { return peers->loss().has_value(); };
-        loop.run(&beat_until, &broken);
+        loop.run(&run_until, &broken);
         EXPECT_EQ(peers->loss()->cause, "the run is broken");
         peers->ask_for_waits(nullptr);
       },

@@ -124,7 +124,7 @@ struct LayoutShard {
   LayoutShard(const UpdateConfig& c, const LayoutCase& t, std::size_t count, std::uint32_t seed,
               std::size_t misaligned = 0)
       : config(c), types(t), elements(count), shift(misaligned) {
-    const std::size_t room = (count + shift) / kStateBlock * kStateBlock + 2 * kStateBlock;
+    const std::size_t room = (count + shift) / kScaleGroup * kScaleGroup + 2 * kScaleGroup;
     memory = HostBuffer(state_bytes(t.layout, c, t.weight, room));
     weight = HostBuffer(room * 4);
     gradient = HostBuffer(room * 4);

@@ -109,8 +109,8 @@ struct Expected {
         state[k][i] = test::rounded_to_bf16(state[k][i], random(i), k == 1);
       }
     } else if (from.types.layout == StateLayout::kInt8) {
-      for (std::size_t first = begin; first < end; first += kStateBlock) {
-        const std::size_t last = std::min(end, first + kStateBlock);
+      for (std::size_t first = begin; first < end; first += kScaleGroup) {
+        const std::size_t last = std::min(end, first + kScaleGroup);
         std::vector<std::uint32_t> bits;
         for (std::size_t i = first; i < last; ++i) {
           bits.push_back(random(i));
@@ -140,7 +140,7 @@ TEST_P(StateLayouts, EveryTargetLengthAndAlignmentDoesAsDescribed) {
   const UpdateStep step = UpdateStep::make(config, 3, 0.37);
   const bool blocks = types.layout == StateLayout::kInt8;
   for (std::size_t length = 0; length <= 150; ++length) {
-    const std::size_t begin = blocks ? length % 3 * kStateBlock : length % 29;
+    const std::size_t begin = blocks ? length % 3 * kScaleGroup : length % 29;
     const std::size_t elements = begin + length + (blocks ? 0 : 5);
     LayoutShard start(config, types, elements, 7, length % 4 == 0 ? 0 : length % 37);
     const Expected want(start, step, begin, begin + length);
@@ -324,7 +324,7 @@ void expect_unbiased(StateLayout layout, float m, float v) {
   LayoutShard shard(config, {layout, DType::kBF16, DType::kF32}, kElements, 7);
   auto* gradients = shard.gradient.as<float>();
   for (std::size_t i = 0; i < kElements; ++i) {
-    gradients[i] = i % kStateBlock == 0 ? 1.0F : m;  // the greatest of its block
+    gradients[i] = i % kScaleGroup == 0 ? 1.0F : m;  // the greatest of its block
   }
   apply_update(UpdateStep::make(config, 1, 1.0), shard.buffers, 0, kElements);
   for (std::size_t k = 0; k < 2; ++k) {
@@ -334,7 +334,7 @@ void expect_unbiased(StateLayout layout, float m, float v) {
     double squares = 0;
     std::size_t count = 0;
     for (std::size_t i = 0; i < kElements; ++i) {
-      if (i % kStateBlock != 0) {
+      if (i % kScaleGroup != 0) {
         sum += got[i] - want;
         squares += (got[i] - want) * (got[i] - want);
         ++count;

@@ -88,7 +88,7 @@ inline void put_specials(LayoutShard& shard, std::size_t turn) {
     }
     // One block of four has numbers that are not finite: they make a NaN of all of it.
     for (std::size_t i = 0; i < shard.elements; ++i) {
-      values[i] = shard.types.layout == StateLayout::kInt8 && i / kStateBlock % 4 != 1 &&
+      values[i] = shard.types.layout == StateLayout::kInt8 && i / kScaleGroup % 4 != 1 &&
                           !std::isfinite(values[i])
                       ? 1.0F
                       : values[i];
@@ -154,9 +154,9 @@ inline void expect_same(const LayoutShard& a, const LayoutShard& b, std::size_t 
     if (x.layout == StateLayout::kInt8) {
       const auto equal = [](std::uint8_t p, std::uint8_t q, std::size_t) { return p == q; };
       const auto means_same = [scales](std::uint8_t p, std::uint8_t q, std::size_t i) {
-        return p == q || scales[i / kStateBlock] == 255;  // NaN, whatever the code
+        return p == q || scales[i / kScaleGroup] == 255;  // NaN, whatever the code
       };
-      const std::size_t blocks = (elements + kStateBlock - 1) / kStateBlock;
+      const std::size_t blocks = (elements + kScaleGroup - 1) / kScaleGroup;
       EXPECT_EQ(first_difference<std::uint8_t>(x.scale[k], y.scale[k], blocks, equal), -1) << array;
       EXPECT_EQ(first_difference<std::uint8_t>(x.state[k], y.state[k], elements, means_same), -1)
           << array;

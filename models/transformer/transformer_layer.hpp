@@ -1,4 +1,4 @@
-// models/transformer/transformer_block.hpp — the one pre-norm decoder block, configured; families
+// models/transformer/transformer_layer.hpp — the one pre-norm decoder block, configured; families
 // only describe it.
 //
 //   x = x + Out(Attention(In(Norm(x))))
@@ -6,7 +6,7 @@
 // models/layers/experts.hpp has the second form. Some families norm what Out and Down give, too,
 // before it is added. Training drops some of attention's probabilities
 // and of what is added to x (not of what experts add). Weights come in one fixed order, so that
-// what is used together lies together: BlockNames lists it. Behind them come those of the layer's
+// what is used together lies together: LayerNames lists it. Behind them come those of the layer's
 // adapters (models/transformer/adapters.hpp), if it has some.
 #pragma once
 
@@ -40,7 +40,7 @@ struct AdapterSizes {
   std::int64_t most_columns = 0, most_inputs = 0, most_outputs = 0;  // of one of them
 };
 
-struct BlockShape {
+struct LayerShape {
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;
   NormKind norm = NormKind::kRms;
@@ -63,7 +63,7 @@ inline constexpr std::size_t kAdaptedLinears = 4;
 
 /// Names of a block's parameters in the order of its unit. A group is empty where the family has no
 /// such parameter; where it has several (q, k, v; gate, up) they are joined along the output.
-struct BlockNames {
+struct LayerNames {
   std::vector<std::string> attention_norm;  // weight[, bias]
   std::vector<std::string> qkv, qkv_bias;
   std::vector<std::string> qk_norm;  // q, k
@@ -88,7 +88,7 @@ struct BlockNames {
 };
 
 /// The shape of one layer of a model: without experts or adapters where the names have none.
-BlockShape shape_of_layer(BlockShape shape, const BlockNames& names);
+LayerShape shape_of_layer(LayerShape shape, const LayerNames& names);
 
 /// The modules that are gathered, reduced and updated as one. A segment needs all of its units
 /// whatever the routes, so the order of collectives is the plan's with each of them.
@@ -103,16 +103,16 @@ struct LinearShape {
   std::int64_t in = 0;
   std::int64_t out = 0;
 };
-std::vector<LinearShape> linear_shapes(const BlockShape& shape, const BlockNames& names,
+std::vector<LinearShape> linear_shapes(const LayerShape& shape, const LayerNames& names,
                                        AdaptedLinear linear);
 
 /// The block's parameters with their shapes, in order: one unit, or the units that `leaf` asks for,
 /// and one for its adapters, if it has some.
-std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& shape,
-                                  const BlockNames& names, LeafModule leaf);
+std::vector<UnitSpec> block_units(const std::string& name, const LayerShape& shape,
+                                  const LayerNames& names, LeafModule leaf);
 
 /// The segment; its weights are those of block_units(), in that order. `names` says which groups
 /// there are.
-std::shared_ptr<const Segment> block_segment(const BlockShape& shape, const BlockNames& names);
+std::shared_ptr<const Segment> layer_segment(const LayerShape& shape, const LayerNames& names);
 
 }  // namespace tandem

@@ -1,15 +1,15 @@
-// models/transformer/block_memory.hpp — the memory of a transformer layer's activations, for the
+// models/transformer/layer_memory.hpp — the memory of a transformer layer's activations, for the
 // memory plan: for the fused layers as they allocate; for an accelerator by aten_memory.hpp.
 //
 // Any thread.
 #pragma once
 
 #include "engine/types/model.hpp"
-#include "models/transformer/transformer_block.hpp"
+#include "models/transformer/transformer_layer.hpp"
 
 namespace tandem {
 
 /// Activations of a micro-batch of `batch` in a block: the tensors that its layers keep and make.
-ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch);
+ActivationBytes layer_activations(const LayerShape& shape, const BatchShape& batch);
 
 }  // namespace tandem

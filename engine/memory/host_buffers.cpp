@@ -1,8 +1,8 @@
-#include "engine/memory/host_passage.hpp"
+#include "engine/memory/host_buffers.hpp"
 
 namespace tandem {
 
-std::int64_t most_host_passage(const Model& model, PlanInput input) {
+std::int64_t most_host_buffer_bytes(const Model& model, PlanInput input) {
   input.shape.shadows = {};
   const auto staging_with_all = [&](StatePlacement placement) {
     input.shape.engine.placements.assign(model.units.size(), placement);

@@ -1,4 +1,4 @@
-// engine/types/token_blocks.hpp — the fixed token tiles over which gradients of weights are summed
+// engine/types/token_tiles.hpp — the fixed token tiles over which gradients of weights are summed
 // (EngineOptions::sequence_blocks).
 //
 // A row is cut into that number of tiles of equal length, for any number of ranks. A sum over
@@ -12,23 +12,23 @@
 
 namespace tandem {
 
-struct TokenBlocks {
+struct TokenTiles {
   std::int64_t length = 0;  // tokens of a row that this rank has; 0: sums are not cut
   std::int64_t count = 1;   // blocks of those, a power of two that divides them
 };
 
-[[nodiscard]] TokenBlocks token_blocks() noexcept;
+[[nodiscard]] TokenTiles token_tiles() noexcept;
 
 /// While one lives, its thread sums in tiles.
-class TokenBlocksGuard {
+class TokenTilesGuard {
  public:
-  explicit TokenBlocksGuard(TokenBlocks blocks) noexcept;
-  ~TokenBlocksGuard();
-  TokenBlocksGuard(const TokenBlocksGuard&) = delete;
-  TokenBlocksGuard& operator=(const TokenBlocksGuard&) = delete;
+  explicit TokenTilesGuard(TokenTiles blocks) noexcept;
+  ~TokenTilesGuard();
+  TokenTilesGuard(const TokenTilesGuard&) = delete;
+  TokenTilesGuard& operator=(const TokenTilesGuard&) = delete;
 
  private:
-  TokenBlocks before_;
+  TokenTiles before_;
 };
 
 }  // namespace tandem

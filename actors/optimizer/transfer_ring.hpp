@@ -1,7 +1,7 @@
-// actors/optimizer/stage_ring.hpp — a ring of transfer buffers (stages) for slices: one for each
-// slice that may be under way, equal parts of one memory.
+// actors/optimizer/transfer_ring.hpp — a ring of transfer buffers for slices: one for
+// each slice that may be under way, equal parts of one memory.
 //
-// Stage: any struct with a `std::byte* memory`.
+// TransferBuffer: any struct with a `std::byte* memory`.
 // Thread rule: one thread, the loop's.
 #pragma once
 
@@ -14,31 +14,31 @@
 
 namespace tandem {
 
-template <class Stage>
-class StageRing {
+template <class TransferBuffer>
+class TransferRing {
   struct Slot {
-    Stage stage;
+    TransferBuffer buffer;
     bool taken = false;
   };
 
  public:
-  /// Owns a stage of the ring until it is destroyed.
+  /// Owns a buffer of the ring until it is destroyed.
   class Loan {
    public:
     explicit Loan(Slot& slot) noexcept : slot_(slot) { slot_.taken = true; }
     ~Loan() { slot_.taken = false; }
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
-    [[nodiscard]] Stage& operator*() const noexcept { return slot_.stage; }
+    [[nodiscard]] TransferBuffer& operator*() const noexcept { return slot_.buffer; }
 
    private:
     Slot& slot_;
   };
 
-  /// `memory` of count * stage_bytes outlives the ring; null: stages have no memory.
-  StageRing(std::size_t count, std::byte* memory, std::size_t stage_bytes) : slots_(count) {
+  /// `memory` of count * buffer_bytes outlives the ring; null: buffers have no memory.
+  TransferRing(std::size_t count, std::byte* memory, std::size_t buffer_bytes) : slots_(count) {
     for (std::size_t i = 0; i < count && memory != nullptr; ++i) {
-      slots_[i].stage.memory = memory + i * stage_bytes;
+      slots_[i].buffer.memory = memory + i * buffer_bytes;
     }
   }
 
@@ -46,7 +46,7 @@ class StageRing {
     const auto free = planted(Bug::kStageLentTwice)
                           ? slots_.begin()
                           : std::ranges::find(slots_, false, &Slot::taken);
-    TANDEM_CHECK(free != slots_.end(), "there is a stage for each slice under way");
+    TANDEM_CHECK(free != slots_.end(), "there is a buffer for each slice under way");
     return Loan(*free);
   }
 

@@ -1,5 +1,5 @@
 // The memory of the CPU's own layers beside the memory plan's figures, counted by ATen's allocator.
-#include "models/transformer/block_memory.hpp"
+#include "models/transformer/layer_memory.hpp"
 
 #include <array>
 #include <utility>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "engine/types/token_blocks.hpp"
+#include "engine/types/token_tiles.hpp"
 #include "tests/support/counting_allocator.hpp"
 
 namespace tandem {
@@ -28,12 +28,12 @@ TEST_P(BlockMemory, CountsTheSumsOfBlocks) {
   // The MLP's weights are most, or attention's, or those of its last projection.
   for (const auto& [intermediate, heads, kv_heads] :
        {std::array<std::int64_t, 3>{1024, 2, 2}, {32, 16, 16}, {32, 32, 1}}) {
-    const BlockShape shape{.hidden = 64,
+    const LayerShape shape{.hidden = 64,
                            .intermediate = intermediate,
                            .norm = NormKind::kRms,
                            .attention = {.heads = heads, .kv_heads = kv_heads, .head_dim = 32},
                            .activation = Activation::kSwiGlu};
-    const BlockNames names{.attention_norm = {"a"},
+    const LayerNames names{.attention_norm = {"a"},
                            .qkv = {"qkv"},
                            .qkv_bias = {},
                            .qk_norm = {},
@@ -54,14 +54,14 @@ TEST_P(BlockMemory, CountsTheSumsOfBlocks) {
     for (Weight& weight : weights) {
       bound.push_back(&weight);
     }
-    const auto block = block_segment(shape, names);
+    const auto block = layer_segment(shape, names);
     const Batch none{.number = 0};
     const SegmentContext context{.batch = none, .weights = bound};
     for (const std::int64_t blocks : {0, 1, 2, 4}) {
-      const TokenBlocksGuard guard(blocks == 0 ? TokenBlocks()
-                                               : TokenBlocks{.length = kLength, .count = blocks});
+      const TokenTilesGuard guard(blocks == 0 ? TokenTiles()
+                                              : TokenTiles{.length = kLength, .count = blocks});
       const ActivationBytes planned =
-          block_activations(shape, {.rows = kRows,
+          layer_activations(shape, {.rows = kRows,
                                     .length = kLength,
                                     .type = wide ? DType::kF32 : DType::kBF16,
                                     .blocks = blocks});

@@ -1,4 +1,4 @@
-#include "models/transformer/transformer_block.hpp"
+#include "models/transformer/transformer_layer.hpp"
 
 #include <algorithm>
 #include <array>
@@ -40,7 +40,7 @@ enum Group : std::uint8_t {
   kGroups
 };
 
-std::array<const std::vector<std::string>*, kGroups> groups_of(const BlockNames& n) {
+std::array<const std::vector<std::string>*, kGroups> groups_of(const LayerNames& n) {
   return {&n.attention_norm,
           &n.qkv,
           &n.qkv_bias,
@@ -59,9 +59,9 @@ std::array<const std::vector<std::string>*, kGroups> groups_of(const BlockNames&
           &n.experts};
 }
 
-class TransformerBlock final : public Segment {
+class TransformerLayer final : public Segment {
  public:
-  TransformerBlock(BlockShape shape, const BlockNames& names)
+  TransformerLayer(LayerShape shape, const LayerNames& names)
       : shape_(std::move(shape)), adapters_(shape_, names) {
     std::size_t begin = 0;
     for (std::size_t g = 0; const auto* group : groups_of(names)) {
@@ -232,14 +232,14 @@ class TransformerBlock final : public Segment {
             shape_.input_major, adapters(context, linear)};
   }
 
-  BlockShape shape_;
-  BlockAdapters adapters_;
+  LayerShape shape_;
+  LayerAdapters adapters_;
   std::array<std::size_t, kGroups + 1> begins_{};
 };
 
 /// Puts the experts' parameters behind the rest of the block: into its unit, or into units of their
 /// own.
-void append_expert_units(const BlockShape& shape, const BlockNames& names, LeafModule leaf,
+void append_expert_units(const LayerShape& shape, const LayerNames& names, LeafModule leaf,
                          std::vector<UnitSpec>& units) {
   const ExpertShape& e = shape.experts;
   const std::string block = units.back().name;
@@ -263,7 +263,7 @@ void append_expert_units(const BlockShape& shape, const BlockNames& names, LeafM
 
 }  // namespace
 
-BlockShape shape_of_layer(BlockShape shape, const BlockNames& names) {
+LayerShape shape_of_layer(LayerShape shape, const LayerNames& names) {
   shape.attention.sinks = !names.sinks.empty();
   shape.attention.norms = !names.qk_norm.empty();
   shape.norms_sums = !names.down_norm.empty();
@@ -277,7 +277,7 @@ BlockShape shape_of_layer(BlockShape shape, const BlockNames& names) {
   return shape;
 }
 
-std::vector<LinearShape> linear_shapes(const BlockShape& shape, const BlockNames& names,
+std::vector<LinearShape> linear_shapes(const LayerShape& shape, const LayerNames& names,
                                        AdaptedLinear linear) {
   const AttentionShape& a = shape.attention;
   const std::int64_t q = a.heads * a.head_dim;
@@ -303,8 +303,8 @@ std::vector<LinearShape> linear_shapes(const BlockShape& shape, const BlockNames
   return {};
 }
 
-std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& shape,
-                                  const BlockNames& names, LeafModule leaf) {
+std::vector<UnitSpec> block_units(const std::string& name, const LayerShape& shape,
+                                  const LayerNames& names, LeafModule leaf) {
   UnitSpec unit{name, {}};
   const AttentionShape& a = shape.attention;
   const auto vectors = [&](const std::vector<std::string>& group,
@@ -339,15 +339,15 @@ std::vector<UnitSpec> block_units(const std::string& name, const BlockShape& sha
   if (!names.router.empty()) {
     append_expert_units(shape, names, leaf, units);
   }
-  if (const BlockAdapters adapters(shape, names); !adapters.parameters().empty()) {
+  if (const LayerAdapters adapters(shape, names); !adapters.parameters().empty()) {
     units.push_back(
         {.name = name + " adapters", .parameters = adapters.parameters(), .stays_gathered = true});
   }
   return units;
 }
 
-std::shared_ptr<const Segment> block_segment(const BlockShape& shape, const BlockNames& names) {
-  return std::make_shared<TransformerBlock>(shape, names);
+std::shared_ptr<const Segment> layer_segment(const LayerShape& shape, const LayerNames& names) {
+  return std::make_shared<TransformerLayer>(shape, names);
 }
 
 }  // namespace tandem

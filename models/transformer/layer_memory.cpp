@@ -1,4 +1,4 @@
-#include "models/transformer/block_memory.hpp"
+#include "models/transformer/layer_memory.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -42,7 +42,7 @@ struct HalfElements {
   std::int64_t packed, weights, stays;
 };
 
-HalfElements dense_half(const BlockShape& shape, std::int64_t tile) {
+HalfElements dense_half(const LayerShape& shape, std::int64_t tile) {
   const std::int64_t up = shape.intermediate * inputs_per_output(shape.activation);
   const bool again = is_recomputation();
   // Forward has the norm's result beside what is kept. The activation, and in backward its
@@ -61,7 +61,7 @@ HalfElements dense_half(const BlockShape& shape, std::int64_t tile) {
   return half;
 }
 
-HalfElements expert_half(const BlockShape& shape, const BatchShape& batch, std::int64_t tile) {
+HalfElements expert_half(const LayerShape& shape, const BatchShape& batch, std::int64_t tile) {
   const ExpertShape& e = shape.experts;
   const std::int64_t up = e.width * inputs_per_output(e.activation);
   // Rows before the activation, logits, and the routes' four numbers. Beyond them the norm's
@@ -89,7 +89,7 @@ HalfElements expert_half(const BlockShape& shape, const BatchShape& batch, std::
 }
 
 /// Elements per token of what a block computes from a tile of rows.
-struct BlockElements {
+struct LayerElements {
   bool shares = false;    // rows: ranks exchange q, k and v
   std::int64_t tile = 0;  // tokens
   std::int64_t q = 0;     // all heads
@@ -105,9 +105,9 @@ struct BlockElements {
   }
 };
 
-BlockElements elements_of(const BlockShape& shape, const BatchShape& batch) {
+LayerElements elements_of(const LayerShape& shape, const BatchShape& batch) {
   const AttentionShape& a = shape.attention;
-  BlockElements of{.shares = batch.sharers > 1, .tile = std::min(batch.tokens(), kTileTokens)};
+  LayerElements of{.shares = batch.sharers > 1, .tile = std::min(batch.tokens(), kTileTokens)};
   of.q = a.heads * a.head_dim;
   of.qkv = of.q + 2 * a.kv_heads * a.head_dim;
   // Where rows are shared: qkv of whole rows and some heads, of which there is one of keys at
@@ -120,8 +120,8 @@ BlockElements elements_of(const BlockShape& shape, const BatchShape& batch) {
   return of;
 }
 
-std::int64_t forward_bytes(const BlockShape& shape, const BatchShape& batch,
-                           const BlockElements& of) {
+std::int64_t forward_bytes(const LayerShape& shape, const BatchShape& batch,
+                           const LayerElements& of) {
   // An exchange of q, k and v has the tensors that go, or those that it puts together, beside those
   // that came; in backward, too. The tensors that are kept are not all there by then.
   const std::int64_t later = of.kept_later(shape.hidden);
@@ -133,8 +133,8 @@ std::int64_t forward_bytes(const BlockShape& shape, const BatchShape& batch,
 
 /// The gradients of output and middle, and in the MLP a tile's or, its part being gone and the
 /// middle with it, attention's. Dropout's gradient lies beside the residual path's.
-std::int64_t backward_bytes(const BlockShape& shape, const BatchShape& batch,
-                            const BlockElements& of) {
+std::int64_t backward_bytes(const LayerShape& shape, const BatchShape& batch,
+                            const LayerElements& of) {
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t tokens = batch.tokens();
   const std::int64_t behind =
@@ -159,8 +159,8 @@ std::int64_t backward_bytes(const BlockShape& shape, const BatchShape& batch,
 }
 
 /// Bytes that allocators hold for the tensors above what these need.
-std::int64_t spare_bytes(const BlockShape& shape, const BatchShape& batch,
-                         const BlockElements& of) {
+std::int64_t spare_bytes(const LayerShape& shape, const BatchShape& batch,
+                         const LayerElements& of) {
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t tokens = batch.tokens();
   std::vector<std::int64_t> widths = {of.qkv, of.q, shape.hidden, shape.hidden};
@@ -184,8 +184,8 @@ std::int64_t spare_bytes(const BlockShape& shape, const BatchShape& batch,
   return spare;
 }
 
-std::int64_t scratch_bytes(const BlockShape& shape, const BatchShape& batch,
-                           const BlockElements& of) {
+std::int64_t scratch_bytes(const LayerShape& shape, const BatchShape& batch,
+                           const LayerElements& of) {
   const std::int64_t packed =
       std::max({shape.hidden * of.qkv, of.tile * std::max(shape.hidden, of.q), of.half.packed});
   AttentionShape share = shape.attention;
@@ -195,13 +195,13 @@ std::int64_t scratch_bytes(const BlockShape& shape, const BatchShape& batch,
          of.tile * of.half.stays * static_cast<std::int64_t>(bytes_of(batch.type));
 }
 
-ActivationBytes activations_without_adapters(const BlockShape& shape, const BatchShape& batch) {
+ActivationBytes activations_without_adapters(const LayerShape& shape, const BatchShape& batch) {
   if (batch.accelerator) {
-    return aten::block_memory(shape, batch);
+    return aten::layer_memory(shape, batch);
   }
   const auto size = static_cast<std::int64_t>(bytes_of(batch.type));
   const std::int64_t tokens = batch.tokens();
-  const BlockElements of = elements_of(shape, batch);
+  const LayerElements of = elements_of(shape, batch);
   const std::int64_t kept = of.exchanged + of.kept_later(shape.hidden);
   ActivationBytes bytes{
       .output = tokens * shape.hidden * size,
@@ -220,7 +220,7 @@ ActivationBytes activations_without_adapters(const BlockShape& shape, const Batc
 
 }  // namespace
 
-ActivationBytes block_activations(const BlockShape& shape, const BatchShape& batch) {
+ActivationBytes layer_activations(const LayerShape& shape, const BatchShape& batch) {
   ActivationBytes bytes = activations_without_adapters(shape, batch);
   const ActivationBytes more = adapter_activations(shape.adapter_sizes, shape.adapters, batch);
   bytes.kept += more.kept;

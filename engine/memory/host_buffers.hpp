@@ -1,4 +1,4 @@
-// engine/memory/host_passage.hpp — the host memory of transfer buffers, through which data on an
+// engine/memory/host_buffers.hpp — the host memory of transfer buffers, through which data on an
 // accelerator is loaded and saved. Pure: any thread.
 #pragma once
 
@@ -9,6 +9,6 @@
 namespace tandem {
 
 /// Returns the most bytes that a rank needs: with the state of all units on the accelerator.
-[[nodiscard]] std::int64_t most_host_passage(const Model& model, PlanInput input);
+[[nodiscard]] std::int64_t most_host_buffer_bytes(const Model& model, PlanInput input);
 
 }  // namespace tandem

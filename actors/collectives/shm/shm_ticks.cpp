@@ -17,11 +17,11 @@ double seconds(Duration duration) { return std::chrono::duration<double>(duratio
 
 void ShmSync::arm_timer() { loop_.arm(timer_, loop_.now() + options_.heartbeat / 2); }
 
-void ShmSync::beat() {
-  control_.heart.store(control_.heart.load(std::memory_order_relaxed) + 1,
-                       std::memory_order_relaxed);
+void ShmSync::tick() {
+  control_.heartbeats.store(control_.heartbeats.load(std::memory_order_relaxed) + 1,
+                            std::memory_order_relaxed);
   const TimePoint now = loop_.now();
-  if (const Duration slept = awake_.look(now); slept > Duration::zero()) {
+  if (const Duration slept = awake_.slept_since(now); slept > Duration::zero()) {
     for (Channel& channel : channels_) {
       channel.since = std::min(channel.since + slept, now);
     }
@@ -30,9 +30,9 @@ void ShmSync::beat() {
     }
   }
   say_own_waits(now);
-  look_at_hearts(now);
-  look_at_run();
-  look_at_deadlines(now);
+  check_heartbeats(now);
+  check_run();
+  check_deadlines(now);
   if (!broken_) {
     arm_timer();
   }
@@ -61,7 +61,7 @@ void ShmSync::say_own_waits(TimePoint now) noexcept {
 // The back end of all ranks stores the waits that groups use, and checks the sockets, so that it
 // notices a rank that aborted also while no operation waits here. A group's back end checks for
 // failures of the run.
-void ShmSync::look_at_run() {
+void ShmSync::check_run() {
   if (options_.run_waits) {
     watch_sockets();
     std::vector<Awaited> known(std::max(options_.all_ranks, world()));
@@ -103,19 +103,19 @@ Awaited ShmSync::awaited(std::uint32_t name) const noexcept {
 // certain: with two ticks per heartbeat period that is one and a half periods. The heartbeat of a
 // rank that computes outside of its loop stands still as well: only the kernel knows that a process
 // is stopped.
-void ShmSync::look_at_hearts(TimePoint now) {
+void ShmSync::check_heartbeats(TimePoint now) {
   for (std::uint32_t rank = 0; rank < world(); ++rank) {
     Peer& peer = peers_[rank];
     if (rank == options_.rank || peer.ended) {
       continue;
     }
-    const std::uint64_t heart = of(rank).heart.load(std::memory_order_relaxed);
-    if (heart != peer.heart) {
+    const std::uint64_t heartbeats = of(rank).heartbeats.load(std::memory_order_relaxed);
+    if (heartbeats != peer.heartbeats) {
       if (std::exchange(peer.is_reported, false)) {
         fmt::print(stderr, "[collectives] rank {} runs again after {:.1f} s\n", in_run(rank),
                    seconds(now - peer.moved));
       }
-      peer.heart = heart;
+      peer.heartbeats = heartbeats;
       peer.moved = now;
       peer.state = 0;
       peer.is_silent = false;
@@ -140,7 +140,7 @@ std::string ShmSync::condition_of(const Peer& peer, TimePoint now) {
                      seconds(now - peer.moved));
 }
 
-void ShmSync::look_at_deadlines(TimePoint now) {
+void ShmSync::check_deadlines(TimePoint now) {
   for (Channel& channel : channels_) {
     if (channel.waiting && !channel.done.is_set() && !has_reached(channel) &&
         now - channel.since >= options_.timeout) {
