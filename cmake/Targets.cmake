@@ -40,7 +40,7 @@ function(tandem_simd name)
   # Checks of every pointer between inlined intrinsics take minutes to compile (270 s instead of 17 for one file). Reads
   # and writes out of bounds are found without them, and arithmetic stays checked.
   if(TANDEM_SANITIZE MATCHES undefined)
-    file(GLOB_RECURSE kernels ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cpp)
+    file(GLOB_RECURSE kernels ${CMAKE_CURRENT_SOURCE_DIR}/kernels/*.cpp ${CMAKE_CURRENT_BINARY_DIR}/kernels/*.cpp)
     set_source_files_properties(${kernels} PROPERTIES
       COMPILE_OPTIONS -fno-sanitize=null,alignment,pointer-overflow,object-size)
   endif()

@@ -304,7 +304,7 @@ std::string Engine::get_type() const { return config().optimizer.type; }
 
 std::array<double, 2> Engine::get_mom() const {
   const UpdateConfig& optimizer = impl_->rank.layout().shape.update;
-  if (optimizer.kind == OptimizerKind::kSgd || optimizer.kind == OptimizerKind::kMuon) {
+  if (traits_of(optimizer.kind).has_momentum) {
     return {optimizer.momentum, 0};
   }
   return impl_->rates.betas(impl_->next_step() + impl_->counters.schedule_offset)

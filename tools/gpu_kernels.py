@@ -116,7 +116,7 @@ def constant(path, name):
 def states_of(rule):
     """The moments of a rule, by its header: a number, or one where its first template argument says momentum."""
     name = re.match(r"(\w+)Rule", rule).group(1).lower()
-    said = re.search(r"kStates = (.*);", (ROOT / f"actors/kernels/update/{name}_rule-inl.hpp").read_text(encoding="utf-8")).group(1)
+    said = re.search(r"kStates = (.*);", (ROOT / f"actors/kernels/optimizers/{name}_rule-inl.hpp").read_text(encoding="utf-8")).group(1)
     return int(said) if said.isdigit() else int("Rule<true" in rule)
 
 

@@ -146,18 +146,7 @@ std::string_view array_name(const UpdateConfig& optimizer, std::uint32_t array) 
   if (array == kMasterArray) {
     return kMaster;
   }
-  switch (optimizer.kind) {
-    case OptimizerKind::kSgd:
-      return "momentum_buffer";
-    case OptimizerKind::kAdagrad:
-      return "sum";
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kLion:
-    case OptimizerKind::kLamb:
-    case OptimizerKind::kMuon:  // its momentum is an average, too
-      break;
-  }
-  return array == 1 ? "exp_avg" : "exp_avg_sq";
+  return traits_of(optimizer.kind).states[array - 1];
 }
 
 ElementRun kept_by(const RankLayout& layout, std::uint32_t rank, std::size_t unit,

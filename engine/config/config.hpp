@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/kernels/update/optimizer_step.hpp"
+#include "actors/kernels/optimizers/optimizers.hpp"
 #include "engine/config/monitor_config.hpp"
 #include "engine/schedule/schedule.hpp"
 #include "runtime/util/enum_names.hpp"
@@ -38,19 +38,19 @@ struct BatchConfig {
 };
 
 /// Defaults are DeepSpeed's for the optimizer's kind; each kind reads the fields that
-/// actors/kernels/update/optimizer_step.hpp names. "Adam" means AdamW (decoupled decay) unless
+/// actors/kernels/optimizers/optimizers.hpp names. "Adam" means AdamW (decoupled decay) unless
 /// adam_w_mode is false.
 struct OptimizerConfig {
   bool given = false;          // the file has an optimizer block
   std::string type = "AdamW";  // as written in the file
   OptimizerKind kind = OptimizerKind::kAdam;
-  double lr = 1e-3;                            // Adagrad: 1e-2, Muon: 2e-2
-  std::array<double, 2> betas = {0.9, 0.999};  // Adam, LAMB; Lion: 0.9, 0.99; Muon: 0.9, 0.95
-  double eps = 1e-8;                           // Adam, LAMB; Adagrad, Muon: 1e-10
+  double lr = 1e-3;
+  std::array<double, 2> betas = {0.9, 0.999};
+  double eps = 1e-8;
   double weight_decay = 0;
   bool adam_w_mode = true;  // Adam: decoupled weight decay; false: L2 added to the gradient
   bool bias_correction = true;
-  double momentum = 0;   // SGD, Muon (0.95)
+  double momentum = 0;   // SGD, Muon
   double dampening = 0;  // SGD, as the next
   bool nesterov = false;
   double min_coeff = 0.01;  // LAMB, as the next two

@@ -6,10 +6,23 @@ namespace {
 
 constexpr std::string_view kOneKernel = "there is one fused kernel";
 
+/// The parameters that the optimizer's traits name.
+void append_traits(Rows& rows, OptimizerConfig& o) {
+  const OptimizerTraits& traits = traits_of(o.kind);
+  const std::string p = "optimizer.params.";
+  if (traits.has_betas) {
+    rows.push_back(key(p + "betas", &o.betas).range(0, 1));
+  }
+  if (traits.has_eps) {
+    rows.push_back(key(p + "eps", &o.eps).at_least(0));
+  }
+  if (traits.has_momentum) {
+    rows.push_back(key(p + "momentum", &o.momentum).at_least(0));
+  }
+}
+
 void append_adam(Rows& rows, OptimizerConfig& o) {
   const std::string p = "optimizer.params.";
-  rows.push_back(key(p + "betas", &o.betas).range(0, 1));
-  rows.push_back(key(p + "eps", &o.eps).at_least(0));
   rows.push_back(key(p + "bias_correction", &o.bias_correction));
   rows.push_back(key(p + "adam_w_mode", &o.adam_w_mode));
   rows.push_back(
@@ -31,15 +44,13 @@ void append_torch(Rows& rows) {
 
 void append_sgd(Rows& rows, OptimizerConfig& o) {
   const std::string p = "optimizer.params.";
-  rows.push_back(key(p + "momentum", &o.momentum).at_least(0));
   rows.push_back(key(p + "dampening", &o.dampening));
   rows.push_back(key(p + "nesterov", &o.nesterov));
   append_torch(rows);
 }
 
-void append_adagrad(Rows& rows, OptimizerConfig& o) {
+void append_adagrad(Rows& rows) {
   const std::string p = "optimizer.params.";
-  rows.push_back(key(p + "eps", &o.eps).at_least(0));
   rows.push_back(raw(p + "lr_decay", Kind::kNumber, "0")
                      .refused("DeepSpeed's Adagrad has none; write a scheduler instead"));
   rows.push_back(raw(p + "initial_accumulator_value", Kind::kNumber, "0")
@@ -50,8 +61,6 @@ void append_adagrad(Rows& rows, OptimizerConfig& o) {
 
 void append_lamb(Rows& rows, OptimizerConfig& o) {
   const std::string p = "optimizer.params.";
-  rows.push_back(key(p + "betas", &o.betas).range(0, 1));
-  rows.push_back(key(p + "eps", &o.eps).at_least(0));
   rows.push_back(key(p + "bias_correction", &o.bias_correction));
   rows.push_back(key(p + "eps_inside_sqrt", &o.eps_inside_sqrt));
   rows.push_back(key(p + "min_coeff", &o.min_coeff).range(0, kRateMax));
@@ -64,9 +73,6 @@ void append_muon(Rows& rows, OptimizerConfig& o) {
   const std::string p = "optimizer.params.";
   rows.push_back(key(p + "muon_lr", &o.muon_lr).range(0, kRateMax));
   rows.push_back(key(p + "adam_lr", &o.adam_lr).range(0, kRateMax));
-  rows.push_back(key(p + "momentum", &o.momentum).range(0, 1));
-  rows.push_back(key(p + "betas", &o.betas).range(0, 1));
-  rows.push_back(key(p + "eps", &o.eps).at_least(0));
   rows.push_back(
       key(p + "ns_method", &o.ns_method)
           .one_of({"gram", "standard"})
@@ -133,24 +139,24 @@ Rows optimizer_rows(Config& c) {
   Rows rows;
   rows.push_back(key(p + "lr", &o.lr).range(0, kRateMax));
   rows.push_back(key(p + "weight_decay", &o.weight_decay).range(0, kRateMax));
-  switch (o.kind) {
+  append_traits(rows, o);
+  switch (o.kind) {  // the other parameters of DeepSpeed's optimizers
     case OptimizerKind::kAdam:
       append_adam(rows, o);
       break;
     case OptimizerKind::kSgd:
       append_sgd(rows, o);
       break;
-    case OptimizerKind::kLion:
-      rows.push_back(key(p + "betas", &o.betas).range(0, 1));
-      break;
     case OptimizerKind::kAdagrad:
-      append_adagrad(rows, o);
+      append_adagrad(rows);
       break;
     case OptimizerKind::kLamb:
       append_lamb(rows, o);
       break;
     case OptimizerKind::kMuon:
       append_muon(rows, o);
+      break;
+    default:
       break;
   }
   if (o.kind != OptimizerKind::kSgd) {

@@ -170,17 +170,15 @@ void mark_optimizer(Config& c, Marks& marks) {
     marks.unused("optimizer.params.adam_w_mode",
                  "type AdamW is decoupled always; write type Adam for L2 decay");
   }
-  const bool has_betas = c.optimizer.kind == OptimizerKind::kAdam ||
-                         c.optimizer.kind == OptimizerKind::kLion ||
-                         c.optimizer.kind == OptimizerKind::kLamb;
+  const OptimizerTraits& traits = traits_of(c.optimizer.kind);
   if (c.optimizer.muon_lr && c.optimizer.adam_lr) {
     marks.unused("optimizer.params.lr", "muon_lr and adam_lr stand in its place");
   }
-  if (!has_betas) {
+  if (!traits.has_betas || traits.has_momentum) {
     for (const char* name :
          {"cycle_momentum", "cycle_min_mom", "cycle_max_mom", "decay_mom_rate"}) {
       marks.unused(fmt::format("scheduler.params.{}", name),
-                   c.optimizer.kind == OptimizerKind::kMuon
+                   traits.has_betas
                        ? "the cycle moves the betas of an optimizer that has no others beside them"
                        : "the cycle moves betas, and this optimizer has none");
     }

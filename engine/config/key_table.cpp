@@ -154,47 +154,33 @@ std::span<const KeyAlias> key_aliases() {
 }
 
 void choose_optimizer(Config& config, std::string_view type, std::string_view where) {
-  struct Known {
-    std::string_view name;
-    OptimizerKind kind;
-  };
-  constexpr std::array<Known, 7> kKnown = {{{"Adam", OptimizerKind::kAdam},
-                                            {"AdamW", OptimizerKind::kAdam},
-                                            {"SGD", OptimizerKind::kSgd},
-                                            {"Lion", OptimizerKind::kLion},
-                                            {"Adagrad", OptimizerKind::kAdagrad},
-                                            {"Lamb", OptimizerKind::kLamb},
-                                            {"Muon", OptimizerKind::kMuon}}};
   const std::string name = lower(type);
-  if (const std::string_view reason = refused_optimizer(name); !reason.empty()) {
-    throw user_error("config",
-                     "{}: optimizer.type \"{}\" is refused: {}; use Adam, AdamW, SGD, Lion, "
-                     "Adagrad, Lamb or Muon",
-                     where, type, reason);
+  const bool is_adamw = name == "adamw";  // which adam_w_mode tells from Adam
+  std::vector<std::string_view> names = {"AdamW"};
+  const OptimizerTraits* found = is_adamw ? &traits_of(OptimizerKind::kAdam) : nullptr;
+  for (const OptimizerTraits& optimizer : kOptimizers) {
+    names.push_back(optimizer.name);
+    if (lower(optimizer.name) == name) {
+      found = &optimizer;
+    }
   }
-  const auto found =
-      std::ranges::find_if(kKnown, [&](const Known& k) { return lower(k.name) == name; });
-  if (found == kKnown.end()) {
-    std::array<std::string_view, kKnown.size()> names;
-    std::ranges::transform(kKnown, names.begin(), &Known::name);
+  if (const std::string_view reason = refused_optimizer(name); !reason.empty()) {
+    throw user_error("config", "{}: optimizer.type \"{}\" is refused: {}; use one of {}", where,
+                     type, reason, fmt::join(names, ", "));
+  }
+  if (found == nullptr) {
     throw user_error("config", "{}: unknown optimizer.type \"{}\"; {}", where, type,
                      name_hint(type, names));
   }
+  const UpdateConfig& defaults = found->defaults;
   OptimizerConfig& optimizer = config.optimizer;
   optimizer.given = true;
   optimizer.type = type;
-  optimizer.kind = found->kind;
-  if (found->kind == OptimizerKind::kLion) {
-    optimizer.betas = {0.9, 0.99};
-  } else if (found->kind == OptimizerKind::kAdagrad) {
-    optimizer.lr = 1e-2;
-    optimizer.eps = 1e-10;
-  } else if (found->kind == OptimizerKind::kMuon) {
-    optimizer.lr = 2e-2;
-    optimizer.betas = {0.9, 0.95};
-    optimizer.eps = 1e-10;
-    optimizer.momentum = 0.95;
-  }
+  optimizer.kind = defaults.kind;
+  optimizer.lr = defaults.lr;
+  optimizer.betas = {defaults.beta1, defaults.beta2};
+  optimizer.eps = defaults.eps;
+  optimizer.momentum = defaults.momentum;
 }
 
 void choose_schedule(Config& config, std::string_view type, std::string_view where) {

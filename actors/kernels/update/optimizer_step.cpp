@@ -1,107 +1,49 @@
 #include "actors/kernels/update/optimizer_step.hpp"
 
-#include <array>
-#include <cmath>
+#include <variant>
 
 #include "actors/kernels/update/rounding_key.hpp"
 #include "actors/kernels/update/state_memory.hpp"
-#include "actors/kernels/update/update_rules.hpp"
+#include "actors/kernels/update/update_kernel.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
-
 namespace {
 
-AdamStep adam_step(const UpdateConfig& c, std::int64_t step, double gradient_scale) {
-  double bias1 = 1.0;
-  double bias2 = 1.0;
-  if (c.bias_correction) {
-    bias1 = 1.0 - std::pow(c.beta1, static_cast<double>(step));
-    bias2 = 1.0 - std::pow(c.beta2, static_cast<double>(step));
+/// The constants of the optimizer with the number kKind, or of one of those behind it.
+template <std::size_t kKind = 0>
+StepConstants constants_of(const UpdateConfig& config, std::int64_t step, double gradient_scale) {
+  if constexpr (kKind + 1 < std::variant_size_v<StepConstants>) {
+    if (static_cast<std::size_t>(config.kind) != kKind) {
+      return constants_of<kKind + 1>(config, step, gradient_scale);
+    }
   }
-  return {.gradient_scale = static_cast<float>(gradient_scale),
-          .beta1 = static_cast<float>(c.beta1),
-          .one_minus_beta1 = static_cast<float>(1.0 - c.beta1),
-          .beta2 = static_cast<float>(c.beta2),
-          .one_minus_beta2 = static_cast<float>(1.0 - c.beta2),
-          .eps = static_cast<float>(c.eps),
-          .step_size = static_cast<float>(c.lr / bias1),
-          .inverse_root_bias = static_cast<float>(1.0 / std::sqrt(bias2)),
-          .decay = static_cast<float>(c.adamw ? c.lr * c.weight_decay : c.weight_decay),
-          .adamw = c.adamw};
+  return std::variant_alternative_t<kKind, StepConstants>::make(config, step, gradient_scale);
 }
 
-SgdStep sgd_step(const UpdateConfig& c, std::int64_t step, double gradient_scale) {
-  return {.gradient_scale = static_cast<float>(gradient_scale),
-          .lr = static_cast<float>(c.lr),
-          .momentum = static_cast<float>(c.momentum),
-          .one_minus_dampening = static_cast<float>(1.0 - c.dampening),
-          .decay = static_cast<float>(c.weight_decay),
-          .first = step == 1,
-          .nesterov = c.nesterov};
-}
-
-LionStep lion_step(const UpdateConfig& c, double gradient_scale) {
-  return {.gradient_scale = static_cast<float>(gradient_scale),
-          .lr = static_cast<float>(c.lr),
-          .beta1 = static_cast<float>(c.beta1),
-          .one_minus_beta1 = static_cast<float>(1.0 - c.beta1),
-          .beta2 = static_cast<float>(c.beta2),
-          .one_minus_beta2 = static_cast<float>(1.0 - c.beta2),
-          .decay = static_cast<float>(c.lr * c.weight_decay)};
-}
-
-AdagradStep adagrad_step(const UpdateConfig& c, double gradient_scale) {
-  return {.gradient_scale = static_cast<float>(gradient_scale),
-          .lr = static_cast<float>(c.lr),
-          .eps = static_cast<float>(c.eps),
-          .decay = static_cast<float>(c.weight_decay)};
-}
-
-AlongStep along_step(const UpdateConfig& c, std::int64_t step, double scale) {
-  if (c.kind == OptimizerKind::kMuon) {
-    return {.rate = static_cast<float>(c.lr * scale),
-            .decay = static_cast<float>(c.lr * c.weight_decay)};
+template <class Step, StateLayout kLayout>
+void run_in_layout(const Step& step, std::uint32_t rounding_bits, const UpdateBuffers& buffers,
+                   std::size_t begin, std::size_t count) {
+  if constexpr (Step::traits().supports(kLayout)) {
+    detail::update_kernel<Step, kLayout>(step, rounding_bits, buffers, begin, count);
   }
-  double correction = 1.0;  // the decay is in the direction
-  if (c.bias_correction) {
-    const auto t = static_cast<double>(step);
-    correction = std::sqrt(1.0 - std::pow(c.beta2, t)) / (1.0 - std::pow(c.beta1, t));
-  }
-  return {.rate = static_cast<float>(c.lr * correction * scale)};
 }
-
-std::size_t arrays_of(const AdamStep&) { return 2; }
-std::size_t arrays_of(const SgdStep& step) { return step.momentum == 0.0F ? 0 : 1; }
-std::size_t arrays_of(const LionStep&) { return 1; }
-std::size_t arrays_of(const AdagradStep&) { return 1; }
-std::size_t arrays_of(const AlongStep&) { return 0; }  // the direction's pass has moved them on
-
-/// By StateLayout; null where supports() refuses the layout.
-template <class Step>
-using Kernels = std::array<detail::UpdateKernel<Step>*, 4>;
-
-Kernels<AdamStep> kernels_of(const AdamStep&) {
-  return {detail::update_adam, detail::update_adam_split, detail::update_adam_bf16,
-          detail::update_adam_int8};
-}
-Kernels<SgdStep> kernels_of(const SgdStep&) { return {detail::update_sgd}; }
-Kernels<LionStep> kernels_of(const LionStep&) {
-  return {detail::update_lion, nullptr, detail::update_lion_bf16, detail::update_lion_int8};
-}
-Kernels<AdagradStep> kernels_of(const AdagradStep&) {
-  return {detail::update_adagrad, detail::update_adagrad_split};
-}
-Kernels<AlongStep> kernels_of(const AlongStep&) { return {detail::update_along}; }
 
 void run_kernel(const UpdateStep& step, std::uint32_t rounding_bits, const UpdateBuffers& buffers,
                 std::size_t begin, std::size_t count) {
-  std::visit(
-      [&](const auto& rule) {
-        kernels_of(rule)[static_cast<std::size_t>(buffers.layout)](rule, rounding_bits, buffers,
-                                                                   begin, count);
-      },
-      step.rule);
+  const auto run = [&]<class Step>(const Step& rule) {
+    switch (buffers.layout) {
+      case StateLayout::kFp32:
+        return run_in_layout<Step, StateLayout::kFp32>(rule, rounding_bits, buffers, begin, count);
+      case StateLayout::kSplit:
+        return run_in_layout<Step, StateLayout::kSplit>(rule, rounding_bits, buffers, begin, count);
+      case StateLayout::kBf16:
+        return run_in_layout<Step, StateLayout::kBf16>(rule, rounding_bits, buffers, begin, count);
+      case StateLayout::kInt8:
+        return run_in_layout<Step, StateLayout::kInt8>(rule, rounding_bits, buffers, begin, count);
+    }
+  };
+  std::visit(run, step.rule);
 }
 
 void update_packed(const UpdateStep& step, const UpdateBuffers& b, std::size_t begin,
@@ -122,34 +64,20 @@ std::size_t state_arrays(const UpdateConfig& config) noexcept {
   if (updates_jointly(config.kind)) {
     return 2;
   }
-  return std::visit([](const auto& rule) { return arrays_of(rule); },
+  return std::visit([](const auto& rule) { return rule.arrays(); },
                     UpdateStep::make(config, 1, 1.0).rule);
 }
 
 UpdateStep UpdateStep::make(const UpdateConfig& config, std::int64_t step, double gradient_scale) {
   TANDEM_CHECK_LE(1, step, "an optimizer's steps count from 1");
   const std::uint64_t rounding_bits = mixed(mixed(config.seed) + static_cast<std::uint64_t>(step));
-  switch (config.kind) {
-    case OptimizerKind::kAdam:
-      return {adam_step(config, step, gradient_scale), rounding_bits};
-    case OptimizerKind::kSgd:
-      return {sgd_step(config, step, gradient_scale), rounding_bits};
-    case OptimizerKind::kLion:
-      return {lion_step(config, gradient_scale), rounding_bits};
-    case OptimizerKind::kAdagrad:
-      return {adagrad_step(config, gradient_scale), rounding_bits};
-    case OptimizerKind::kLamb:
-    case OptimizerKind::kMuon:
-      return {along_step(config, step, gradient_scale), rounding_bits};
-  }
-  return {};
+  return {constants_of(config, step, gradient_scale), rounding_bits};
 }
 
 void apply_update(const UpdateStep& step, const UpdateBuffers& buffers, std::size_t begin,
                   std::size_t end) {
   TANDEM_CHECK_LE(begin, end, "a range runs forward");
-  const std::size_t arrays =
-      std::visit([](const auto& rule) { return arrays_of(rule); }, step.rule);
+  const std::size_t arrays = std::visit([](const auto& rule) { return rule.arrays(); }, step.rule);
   TANDEM_CHECK(
       begin == end || (buffers.master && buffers.gradient && (arrays < 1 || buffers.state[0]) &&
                        (arrays < 2 || buffers.state[1])),

@@ -4,33 +4,7 @@
 // gradient (fp32 | bf16 | fp16) -> times gradient_scale -> state and fp32 master, in place or from
 // one buffer to another -> model weight (fp32 | bf16 | fp16). One pass, because the update is bound
 // by memory: separate unscale, clip and cast passes cost half as much again. The pass is the same
-// for all (update-inl.hpp); they differ in one rule per element:
-//
-//   all       g  = gradient * gradient_scale
-//   Adam      g += weight_decay * p                                          [not in AdamW]
-//             m' = beta1 * m + (1 - beta1) * g
-//             v' = beta2 * v + ((1 - beta2) * g) * g
-//             u  = lr / (1 - beta1^t) * (m' / (sqrt(v') / sqrt(1 - beta2^t) + eps))
-//             p' = p - (u + lr * weight_decay * p)                           [AdamW; Adam: p - u]
-//   SGD       g += weight_decay * p
-//             b' = momentum * b + (1 - dampening) * g                        [first step: b' = g]
-//             p' = p - lr * (nesterov ? g + momentum * b' : momentum == 0 ? g : b')
-//   Lion      c  = beta1 * m + (1 - beta1) * g
-//             m' = beta2 * m + (1 - beta2) * g
-//             p' = p - (lr * sign(c) + lr * weight_decay * p)
-//   Adagrad   g += weight_decay * p
-//             v' = v + g * g
-//             p' = p - lr * (g / (sqrt(v') + eps))
-//   LAMB, Muon
-//             p' = p - (rate * u + decay * p)
-//             where u is the direction that direction.hpp has written over the gradient;
-//             LAMB: rate = lr * sqrt(1 - beta2^t) / (1 - beta1^t) * trust ratio, decay = 0
-//             Muon: rate = lr * clip coefficient, decay = lr * weight_decay
-//
-// Adam: Kingma & Ba 2015, Loshchilov & Hutter 2019; the operations in the order of DeepSpeed's
-// CPUAdam; (1 - beta2) * g comes first, because g * g may overflow where v' does not. SGD: as
-// torch.optim.SGD. Lion: Chen et al. 2023; sign(0) is 0, so elements without a gradient (padding,
-// an embedding's unused rows) do not change. DeepSpeed's CPULion changes them by lr.
+// for all (update-inl.hpp); they differ in one rule per element (optimizers/optimizers.hpp).
 //
 // Invariant: same bits for every SIMD target, thread count, chunking and alignment: each element
 // takes the same IEEE operations at every position, each rounded once, none fused. There is no
@@ -40,130 +14,21 @@
 // include it.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <variant>
 
 #include "actors/kernels/dtype.hpp"
+#include "actors/kernels/optimizers/optimizers.hpp"
 #include "actors/kernels/state_layout.hpp"
-#include "runtime/util/enum_names.hpp"
 
 namespace tandem {
 
-enum class OptimizerKind : std::uint8_t { kAdam, kSgd, kLion, kAdagrad, kLamb, kMuon };
-
-/// Whether an element's update depends on the other elements of its tensor: then a separate pass
-/// computes the direction first (direction.hpp).
-[[nodiscard]] constexpr bool updates_jointly(OptimizerKind kind) noexcept {
-  return kind == OptimizerKind::kLamb || kind == OptimizerKind::kMuon;
-}
-
-template <>
-inline constexpr auto kEnumNames<OptimizerKind> =
-    std::array{EnumName{OptimizerKind::kAdam, "Adam"}, EnumName{OptimizerKind::kSgd, "SGD"},
-               EnumName{OptimizerKind::kLion, "Lion"}, EnumName{OptimizerKind::kAdagrad, "Adagrad"},
-               EnumName{OptimizerKind::kLamb, "LAMB"}, EnumName{OptimizerKind::kMuon, "Muon"}};
-
-/// One optimizer's hyperparameters; each kind reads those that its formula names.
-struct UpdateConfig {
-  OptimizerKind kind = OptimizerKind::kAdam;
-  double lr = 1e-3;
-  double beta1 = 0.9;  // Adam, Lion, LAMB
-  double beta2 = 0.999;
-  double eps = 1e-8;  // Adam, Adagrad, LAMB
-  double weight_decay = 0.0;
-  bool adamw = true;            // Adam: decoupled weight decay
-  bool bias_correction = true;  // Adam, LAMB
-  double momentum = 0.0;        // SGD, Muon
-  double dampening = 0.0;       // SGD
-  bool nesterov = false;        // SGD, Muon
-  double min_coeff = 0.01;      // LAMB: bounds of the trust ratio
-  double max_coeff = 10.0;
-  bool eps_inside_sqrt = false;  // LAMB: sqrt(v + eps) instead of sqrt(v) + eps
-  std::uint64_t seed = 0;        // of stochastic rounding, in layouts that have it
-};
-
-/// Returns the number of state arrays beside the master: Adam and LAMB 2, Lion and Adagrad 1, SGD 1
-/// (0 without momentum); Muon 2, of which its matrices use the first. They start as zeros.
+/// Returns the number of state arrays beside the master, which start as zeros: as many as the
+/// optimizer has names for, and none for SGD without momentum. Of Muon's, matrices use the first.
 [[nodiscard]] std::size_t state_arrays(const UpdateConfig& config) noexcept;
 
-// The constants of one step, computed in double and rounded once.
-
-struct AdamStep {
-  float gradient_scale = 1.0F;
-  float beta1 = 0.0F;
-  float one_minus_beta1 = 0.0F;
-  float beta2 = 0.0F;
-  float one_minus_beta2 = 0.0F;
-  float eps = 0.0F;
-  float step_size = 0.0F;          // lr / (1 - beta1^t)
-  float inverse_root_bias = 0.0F;  // 1 / sqrt(1 - beta2^t)
-  float decay = 0.0F;              // AdamW: lr * weight_decay; L2: weight_decay
-  bool adamw = true;
-
-  bool operator==(const AdamStep& o) const {
-    return gradient_scale == o.gradient_scale && beta1 == o.beta1 &&
-           one_minus_beta1 == o.one_minus_beta1 && beta2 == o.beta2 &&
-           one_minus_beta2 == o.one_minus_beta2 && eps == o.eps && step_size == o.step_size &&
-           inverse_root_bias == o.inverse_root_bias && decay == o.decay && adamw == o.adamw;
-  }
-};
-
-struct SgdStep {
-  float gradient_scale = 1.0F;
-  float lr = 0.0F;
-  float momentum = 0.0F;
-  float one_minus_dampening = 1.0F;
-  float decay = 0.0F;
-  bool first = false;  // the buffer is written, not read
-  bool nesterov = false;
-
-  bool operator==(const SgdStep& o) const {
-    return gradient_scale == o.gradient_scale && lr == o.lr && momentum == o.momentum &&
-           one_minus_dampening == o.one_minus_dampening && decay == o.decay && first == o.first &&
-           nesterov == o.nesterov;
-  }
-};
-
-struct LionStep {
-  float gradient_scale = 1.0F;
-  float lr = 0.0F;
-  float beta1 = 0.0F;
-  float one_minus_beta1 = 0.0F;
-  float beta2 = 0.0F;
-  float one_minus_beta2 = 0.0F;
-  float decay = 0.0F;  // lr * weight_decay
-
-  bool operator==(const LionStep& o) const {
-    return gradient_scale == o.gradient_scale && lr == o.lr && beta1 == o.beta1 &&
-           one_minus_beta1 == o.one_minus_beta1 && beta2 == o.beta2 &&
-           one_minus_beta2 == o.one_minus_beta2 && decay == o.decay;
-  }
-};
-
-struct AdagradStep {
-  float gradient_scale = 1.0F;
-  float lr = 0.0F;
-  float eps = 0.0F;
-  float decay = 0.0F;
-
-  bool operator==(const AdagradStep& o) const {
-    return gradient_scale == o.gradient_scale && lr == o.lr && eps == o.eps && decay == o.decay;
-  }
-};
-
-/// A step along a direction, which has replaced the gradient in memory.
-struct AlongStep {
-  float rate = 0.0F;
-  float decay = 0.0F;
-
-  bool operator==(const AlongStep& o) const { return rate == o.rate && decay == o.decay; }
-};
-
 struct UpdateStep {
-  // In the order of OptimizerKind; the last is that of all that update jointly.
-  std::variant<AdamStep, SgdStep, LionStep, AdagradStep, AlongStep> rule;
+  StepConstants rule;
   std::uint64_t rounding_bits = 0;  // of seed and step
 
   /// `step` counts applied steps from 1; `gradient_scale` is the product of unscaling and clipping;
@@ -196,9 +61,8 @@ struct UpdateBuffers {
   // float; where the layout is not fp32 and there is a (bf16) weight: std::uint16_t, the weight's
   // remainder.
   void* master = nullptr;
-  // The first state_arrays() of them. Adam, LAMB: exp_avg, exp_avg_sq; SGD, Muon: momentum; Lion:
-  // exp_avg; Adagrad: sum of squares. float (fp32, split), bf16, or codes of 8 bits with one
-  // exponent per block in `scale`.
+  // The first state_arrays() of them. float (fp32, split), bf16, or codes of 8 bits with one
+  // exponent per scale group in `scale`.
   void* state[2] = {nullptr, nullptr};
   std::uint8_t* scale[2] = {nullptr, nullptr};
   const void* gradient = nullptr;

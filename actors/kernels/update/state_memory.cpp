@@ -122,21 +122,12 @@ std::string_view why_unsupported(OptimizerKind kind, StateLayout layout, DType w
   if (weight == DType::kF16) {
     return "fp16 weights are no half of an fp32 master";
   }
-  if (updates_jointly(kind)) {
-    return "LAMB and Muon read the fp32 master and moments in two passes";
+  const OptimizerTraits& optimizer = traits_of(kind);
+  if (!optimizer.supports(layout)) {
+    return optimizer.refused[static_cast<std::size_t>(layout)];
   }
-  if (kind == OptimizerKind::kSgd) {
-    return "SGD has too little state to gain from it";
-  }
-  if (layout == StateLayout::kSplit) {
-    if (weight != DType::kBF16) {
-      return "fp32 weights are their own master, there is nothing to split";
-    }
-    return kind == OptimizerKind::kLion ? "Lion has no moment whose sign is free to hold a tie"
-                                        : "";
-  }
-  return kind == OptimizerKind::kAdagrad
-             ? "Adagrad's sum only grows, and would soon lose what is added"
+  return layout == StateLayout::kSplit && weight != DType::kBF16
+             ? "fp32 weights are their own master, there is nothing to split"
              : "";
 }
 

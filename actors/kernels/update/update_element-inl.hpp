@@ -15,13 +15,9 @@
 // clang-format off
 #include "actors/kernels/update/one_lane-inl.hpp"  // before those that are made of it
 // clang-format on
-#include "actors/kernels/update/adagrad_rule-inl.hpp"
-#include "actors/kernels/update/adam_rule-inl.hpp"
-#include "actors/kernels/update/along_rule-inl.hpp"
-#include "actors/kernels/update/lion_rule-inl.hpp"
+#include "actors/kernels/optimizers/rules-inl.hpp"
 #include "actors/kernels/update/packed-inl.hpp"
 #include "actors/kernels/update/rounding_key.hpp"
-#include "actors/kernels/update/sgd_rule-inl.hpp"
 #include "actors/kernels/update/update_pass.hpp"
 
 namespace tandem::HWY_NAMESPACE {
@@ -275,24 +271,14 @@ struct RangeOfPass {
   std::size_t end;
   Launch& launch;
 
-  void operator()(const AdamStep& s) const {
-    s.adamw ? choose<true, true>(AdamRule<true>{s}) : choose<true, true>(AdamRule<false>{s});
-  }
-  void operator()(const LionStep& s) const { choose<false, true>(LionRule{s}); }
-  void operator()(const AdagradStep& s) const { choose<true, false>(AdagradRule{s}); }
-  void operator()(const AlongStep& s) const { choose<false, false>(AlongRule{s}); }
-  void operator()(const SgdStep& s) const {
-    if (s.momentum == 0.0F) {
-      choose<false, false>(SgdRule<false, false>{s});
-    } else if (s.nesterov) {
-      choose<false, false>(SgdRule<true, true>{s});
-    } else {
-      choose<false, false>(SgdRule<true, false>{s});
-    }
+  template <class Step>
+  void operator()(const Step& step) const {
+    with_rule(step, [this](const auto& rule) { choose<Step>(rule); });
   }
 
-  template <bool kHasSplit, bool kHasInexact, class Rule>
+  template <class Step, class Rule>
   void choose(const Rule& rule) const {
+    constexpr OptimizerTraits kTraits = Step::traits();
     const UpdateBuffers& b = pass.buffers;
     const bool half = b.weight_is_half();
     for_rounding_keys(
@@ -302,16 +288,19 @@ struct RangeOfPass {
           if (b.layout == StateLayout::kFp32) {
             elements<float, false>(rule, random, first, count);
           }
-          if constexpr (kHasSplit) {
+          if constexpr (kTraits.supports(StateLayout::kSplit)) {
             if (b.layout == StateLayout::kSplit) {
               elements<float, true>(rule, random, first, count);
             }
           }
-          if constexpr (kHasInexact) {
+          if constexpr (kTraits.supports(StateLayout::kBf16)) {
             if (b.layout == StateLayout::kBf16) {
               half ? elements<Bf16Bits, true>(rule, random, first, count)
                    : elements<Bf16Bits, false>(rule, random, first, count);
-            } else if (b.layout == StateLayout::kInt8) {
+            }
+          }
+          if constexpr (kTraits.supports(StateLayout::kInt8)) {
+            if (b.layout == StateLayout::kInt8) {
               half ? launch.template blocks<Rule, true>(rule, pass, random, first, count)
                    : launch.template blocks<Rule, false>(rule, pass, random, first, count);
             }

@@ -358,7 +358,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{
             "OptimizerNotHere",
             with_batch("\"optimizer\": {\"type\": \"OneBitAdam\"}"),
-            {"\"OneBitAdam\" is refused", "use Adam, AdamW, SGD, Lion, Adagrad, Lamb or Muon"}},
+            {"\"OneBitAdam\" is refused", "use one of AdamW, Adam, SGD, Lion, Adagrad, Lamb, Muon"}},
         BadInput{"OptimizerWithoutType",
                  with_batch("\"optimizer\": {\"params\": {}}"),
                  {"optimizer.type is missing"}},

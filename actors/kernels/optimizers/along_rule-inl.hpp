@@ -1,6 +1,6 @@
-// actors/kernels/update/along_rule-inl.hpp — the rule of a step along a direction (LAMB, Muon), for
-// the update loops (update-inl.hpp and the others); compiled once per SIMD target.
-// Invariant: one IEEE operation after the other as optimizer_step.hpp writes them, none fused.
+// actors/kernels/optimizers/along_rule-inl.hpp — the rule of a step along a direction (LAMB, Muon),
+// for the update loops (update-inl.hpp and the others); compiled once per SIMD target. Invariant:
+// one IEEE operation after the other as optimizers.hpp writes them, none fused.
 #if defined(TANDEM_ACTORS_KERNELS_ALONG_RULE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_ALONG_RULE_INL
 #undef TANDEM_ACTORS_KERNELS_ALONG_RULE_INL
@@ -10,7 +10,7 @@
 
 #include <cstddef>
 
-#include "actors/kernels/update/optimizer_step.hpp"
+#include "actors/kernels/optimizers/optimizers.hpp"
 #include "actors/kernels/vector-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -33,7 +33,7 @@ struct AlongRule {
 
 /// Calls `update` with the rule of the step.
 template <class Update>
-HWY_INLINE void with_rule(const AlongStep& step, const Update& update) {
+void with_rule(const AlongStep& step, const Update& update) {
   update(AlongRule{step});
 }
 

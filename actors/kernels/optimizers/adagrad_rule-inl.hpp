@@ -1,6 +1,6 @@
-// actors/kernels/update/adagrad_rule-inl.hpp — Adagrad's rule per element, for the update loops
+// actors/kernels/optimizers/adagrad_rule-inl.hpp — Adagrad's rule per element, for the update loops
 // (update-inl.hpp and the others); compiled once per SIMD target.
-// Invariant: one IEEE operation after the other as optimizer_step.hpp writes them, none fused.
+// Invariant: one IEEE operation after the other as optimizers.hpp writes them, none fused.
 #if defined(TANDEM_ACTORS_KERNELS_ADAGRAD_RULE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_ADAGRAD_RULE_INL
 #undef TANDEM_ACTORS_KERNELS_ADAGRAD_RULE_INL
@@ -10,7 +10,7 @@
 
 #include <cstddef>
 
-#include "actors/kernels/update/optimizer_step.hpp"
+#include "actors/kernels/optimizers/optimizers.hpp"
 #include "actors/kernels/vector-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -35,7 +35,7 @@ struct AdagradRule {
 
 /// Calls `update` with the rule of the step.
 template <class Update>
-HWY_INLINE void with_rule(const AdagradStep& step, const Update& update) {
+void with_rule(const AdagradStep& step, const Update& update) {
   update(AdagradRule{step});
 }
 

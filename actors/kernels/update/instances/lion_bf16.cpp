@@ -1,4 +1,0 @@
-#define TANDEM_UPDATE update_lion_bf16
-#define TANDEM_STEP LionStep
-#define TANDEM_FRAME update_packed_elements<Bf16Bits>
-#include "actors/kernels/update/instances/instance-inl.hpp"
