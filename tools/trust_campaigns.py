@@ -333,6 +333,8 @@ CAMPAIGNS = [
     Campaign("readme", "commands of README.md and of the start and how-to pages, and what they print", "all end and print as the page says",
              "$PYTHON tests/docs/readme_test.py $BIN --all", "$PYTHON tests/docs/readme_test.py $BIN",
              line(r"^\d+ commands of README.md and docs/ run, .*$")),
+    Campaign("recipes", "the changes of docs/extend.md, each applied to a copy of the tree, built, and run", "all print what the page says",
+             "$PYTHON tests/docs/recipes_test.py --build", "$PYTHON tests/docs/recipes_test.py", line(r"^\d+ of \d+ changes .*$")),
     Campaign("gpu", "hang drill on NCCL, compute-sanitizer, overlap by an outside tool", "as on the CPU; 0 reports",
              "./tandem test --gpu (on a host with GPUs)", None, passed, absent="needs a GPU; bench/results has the runs on some"),
 ]

@@ -75,7 +75,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", action="store_true", help="build and run what each adds, too")
     flags = parser.parse_args()
-    faults = 0
+    faults = tried = 0
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name).resolve() / "tandem"
         if flags.build:
@@ -85,7 +85,9 @@ def main():
         for heading, diff, commands, wanted in recipes():
             fault = applies(diff) or (runs(tree, diff, commands, wanted) if flags.build else "")
             faults += bool(fault)
+            tried += 1
             print(f"{heading}: {fault or 'built and run' if flags.build else fault or 'applies'}", flush=True)
+    print(f"{tried - faults} of {tried} changes of docs/extend.md {'built and ran' if flags.build else 'apply'}")
     return 1 if faults else 0
 
 

@@ -32,7 +32,7 @@ struct GaugeTest : tandem::TestKitFixture {};
 TEST_F(GaugeTest, LooksBetweenTwoReadings) {
   auto& gauge = kit.make<Gauge>();
   kit.spawn("sensor", &report, tandem::Address<Reading>(gauge.address()));
-  auto seen = kit.start("viewer", &look, tandem::Address<Newest>(gauge.address()));
+  auto seen = kit.start("viewer", &inspect, tandem::Address<Newest>(gauge.address()));
 
   kit.expect<Reading>().from("sensor").to(gauge).with(
       [](const Reading& m) { return m.value == 1; });

@@ -168,7 +168,7 @@ int kill_again_and_again(int kills, std::uint64_t seed) {
     }
     std::vector<FoundCheckpoint> found;
     std::vector<std::string> faults;
-    loop.run(look, &io, folder, &found, &faults);
+    loop.run(inspect, &io, folder, &found, &faults);
     tally.torn += static_cast<int>(faults.size());
     tally.lost += committed > 0 && (found.empty() || found[0].step < committed) ? 1 : 0;
     for (const std::string& fault : faults) {

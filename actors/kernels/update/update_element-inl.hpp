@@ -278,7 +278,6 @@ struct RangeOfPass {
 
   template <class Step, class Rule>
   void choose(const Rule& rule) const {
-    constexpr OptimizerTraits kTraits = Step::traits();
     const UpdateBuffers& b = pass.buffers;
     const bool half = b.weight_is_half();
     for_rounding_keys(
@@ -288,18 +287,18 @@ struct RangeOfPass {
           if (b.layout == StateLayout::kFp32) {
             elements<float, false>(rule, random, first, count);
           }
-          if constexpr (kTraits.supports(StateLayout::kSplit)) {
+          if constexpr (Step::traits().supports(StateLayout::kSplit)) {
             if (b.layout == StateLayout::kSplit) {
               elements<float, true>(rule, random, first, count);
             }
           }
-          if constexpr (kTraits.supports(StateLayout::kBf16)) {
+          if constexpr (Step::traits().supports(StateLayout::kBf16)) {
             if (b.layout == StateLayout::kBf16) {
               half ? elements<Bf16Bits, true>(rule, random, first, count)
                    : elements<Bf16Bits, false>(rule, random, first, count);
             }
           }
-          if constexpr (kTraits.supports(StateLayout::kInt8)) {
+          if constexpr (Step::traits().supports(StateLayout::kInt8)) {
             if (b.layout == StateLayout::kInt8) {
               half ? launch.template blocks<Rule, true>(rule, pass, random, first, count)
                    : launch.template blocks<Rule, false>(rule, pass, random, first, count);

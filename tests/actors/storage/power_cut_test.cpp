@@ -40,7 +40,7 @@ Found recover(SimDisk disk) {
   Found found;
   FileIo io(world.loop(0), std::make_unique<SimFiles>(world, 0, disk, SimFiles::Faults{}));
   Scope scope(world.loop(0));
-  scope.spawn("recovery", &look, &io, &found);
+  scope.spawn("recovery", &inspect, &io, &found);
   EXPECT_EQ(world.run([&] { return scope.running() == 0; }), SimWorld::End::kDone);
   EXPECT_TRUE(scope.failures().empty());
   return found;
