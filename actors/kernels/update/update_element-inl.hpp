@@ -273,7 +273,7 @@ struct RangeOfPass {
 
   template <class Step>
   void operator()(const Step& step) const {
-    with_rule(step, [this](const auto& rule) { choose<Step>(rule); });
+    with_rule(step, [&](const auto& rule) { this->template choose<Step>(rule); });
   }
 
   template <class Step, class Rule>
