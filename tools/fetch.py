@@ -29,7 +29,7 @@ from prepare.errors import escaped  # noqa: E402
 CHUNK_BYTES = 1 << 20
 PATTERNS = {  # of what is taken from the hub: what the engine reads, or ./tandem prepare
     "model": ["*.json", "*.safetensors", "*.txt", "*.jinja"],
-    "dataset": ["*.json", "*.jsonl", "*.csv", "*.txt", "*.parquet", "*.arrow", "*.gz", "*.xz", "*.md"],
+    "dataset": ["*.json", "*.jsonl", "*.csv", "*.tsv", "*.txt", "*.parquet", "*.arrow", "*.gz", "*.xz", "*.md"],
 }
 TIMEOUT_S = 60
 

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::array<std::string_view, 4> kTexts = {".jsonl", ".json", ".csv", ".txt"};
+constexpr std::array<std::string_view, 5> kTexts = {".jsonl", ".json", ".csv", ".tsv", ".txt"};
 constexpr std::array<std::string_view, 3> kOthers = {".parquet", ".arrow", ".bin"};
 constexpr std::array<std::string_view, 2> kPacked = {".gz", ".xz"};
 constexpr std::array<std::string_view, 4> kDescriptions = {

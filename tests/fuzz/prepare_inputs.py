@@ -96,12 +96,13 @@ def change(value, source):
 def text_file(source):
     """(ending, bytes) of records as one of the text kinds."""
     _, records = records_of(source)
-    kind = source.choice((".jsonl", ".json", ".csv", ".txt"))
-    if kind == ".csv":
+    kind = source.choice((".jsonl", ".json", ".csv", ".tsv", ".txt"))
+    if kind in {".csv", ".tsv"}:
         names = sorted({name for record in records if isinstance(record, dict) for name in record})
         rows = [names, *([record.get(name, "") for name in names] for record in records if isinstance(record, dict))]
         cells = [[cell if isinstance(cell, str) else json.dumps(cell) for cell in row] for row in rows]
-        text = "\n".join(",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in cells)
+        between = "," if kind == ".csv" else "\t"
+        text = "\n".join(between.join('"' + cell.replace('"', '""') + '"' for cell in row) for row in cells)
         return kind, text.encode(errors="surrogatepass")
     if kind == ".txt":
         return kind, "\n\n".join(map(str, records)).encode(errors="surrogatepass")

@@ -12,10 +12,10 @@ from prepare import bounds, configs, content, hub, json_stream, tables
 from prepare.errors import Refused, UserError, first_line
 
 TABLES = {".parquet": tables.parquet_records, ".arrow": tables.arrow_records}
-TEXTS = {".jsonl", ".json", ".csv", ".txt"}
+TEXTS = {".jsonl", ".json", ".csv", ".tsv", ".txt"}
 PAIRS = {".bin", ".idx"}
 PACKED = {".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
-KINDS = "json, jsonl, csv, txt (these also .gz or .xz), parquet, arrow, or Megatron's .bin with its .idx"
+KINDS = "json, jsonl, csv, tsv, txt (these also .gz or .xz), parquet, arrow, or Megatron's .bin with its .idx"
 # Files of a folder of `datasets` that hold no records.
 DESCRIPTIONS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 
@@ -79,8 +79,9 @@ def pairs_of(path, kind, packed, sample_by):
         yield from TABLES[kind](path)
         return
     readers = {".jsonl": json_stream.lines, ".json": json_stream.values, ".csv": tables.csv_records,
+               ".tsv": tables.tsv_records,
                ".txt": lambda file, _: text_records(file, sample_by)}
-    newline = "" if kind in {".csv", ".txt"} else None
+    newline = "" if kind in {".csv", ".tsv", ".txt"} else None
     with opened(path, packed) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline) as text:
         yield from readers[kind](text, path)
 

@@ -17,6 +17,19 @@ SPACE = re.compile(r"[ \t\r\n]*")
 TOO_MANY_DIGITS = "one of its numbers has more digits than Python reads"
 
 
+class NamedTwice(ValueError):
+    """An object has a member twice: readers differ in which of the two they take."""
+
+
+def object_of(members):
+    found = dict(members)
+    if len(found) < len(members):
+        names = [name for name, _ in members]
+        double = next(name for number, name in enumerate(names) if name in names[:number])
+        raise NamedTwice(f'"{double}" stands twice in one object; remove one')
+    return found
+
+
 def lines_of(file):
     """(number, text) of each line; the text is a Refused where it is beyond the bound."""
     number = 0
@@ -33,9 +46,11 @@ def lines_of(file):
 def parsed(text):
     """The value of a JSON text, or the Refused that says which bound it passes. ValueError: it is no JSON."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=object_of)
     except RecursionError:
         return Refused(bounds.TOO_DEEP)
+    except NamedTwice as error:
+        return Refused(str(error))
     except json.JSONDecodeError:
         raise
     except ValueError:
@@ -83,7 +98,7 @@ class Values:
         self.at = 0
         self.line = line
         self.ended = False
-        self.decoder = json.JSONDecoder()
+        self.decoder = json.JSONDecoder(object_pairs_hook=object_of)
 
     def read_more(self):
         rest = self.buffer[self.at :]
@@ -128,6 +143,8 @@ class Values:
                 continue
             except RecursionError:
                 value, end = Refused(bounds.TOO_DEEP), self.end_of_value()
+            except NamedTwice as error:
+                value, end = Refused(str(error)), self.end_of_value()
             except ValueError:
                 value, end = Refused(TOO_MANY_DIGITS), self.end_of_value()
             if isinstance(value, (dict, list)) and bounds.is_deep(self.buffer[self.at : end]):

@@ -8,6 +8,7 @@ from prepare.json_stream import lines_of
 
 # Few, since a dictionary makes a megabyte of each row of a small file.
 BATCH_ROWS = 32
+TAB = "\t"
 
 
 class RowLines:
@@ -29,10 +30,14 @@ class RowLines:
         return line
 
 
-def csv_records(file, path):
+def tsv_records(file, path):
+    return csv_records(file, path, TAB)
+
+
+def csv_records(file, path, delimiter=","):
     csv.field_size_limit(bounds.MOST_RECORD_CHARACTERS)
     lines = RowLines(file, path)
-    reader = csv.DictReader(lines, strict=True, restkey=None)
+    reader = csv.DictReader(lines, strict=True, restkey=None, delimiter=delimiter)
     try:
         check_names(reader.fieldnames or [], path)
         for row in reader:
@@ -41,7 +46,7 @@ def csv_records(file, path):
             lines.size = 0
             yield reader.line_num, row
     except csv.Error as error:
-        raise UserError(f"[prepare] {path}:{reader.line_num}: {error}; give comma-separated values with a first line of names") from None
+        raise UserError(f"[prepare] {path}:{reader.line_num}: {error}; give {'tab' if delimiter == TAB else 'comma'}-separated values with a first line of names") from None
 
 
 def check_names(names, path):

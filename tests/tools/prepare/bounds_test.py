@@ -55,6 +55,13 @@ class Records(PrepareTest):
             self.leaves_out(name, text, "more digits")
         self.assertIn("more digits", self.refused(self.write("c.json", "1" * 5000)))
 
+    def test_a_member_that_stands_twice(self):
+        good, bad = json.dumps(GOOD), '{"instruction": "a", "output": "b", "output": "c"}'
+        for name, text in (("a.jsonl", f"{good}\n{bad}\n{good}\n"), ("a.json", f"[{good},\n{bad},\n{good}]"), ("b.json", f"{good}\n{bad}\n{good}")):
+            self.leaves_out(name, text, '"output" stands twice')
+        message = '{"role": "user", "role": "system", "content": "a"}'
+        self.assertIn('"role" stands twice', self.refused(self.write("c.jsonl", '{"messages": [' + message + "]}\n")))
+
     def test_length(self):
         with unittest.mock.patch.object(bounds, "MOST_RECORD_CHARACTERS", 100):
             self.leaves_out("a.jsonl", [GOOD, {**GOOD, "instruction": "a" * 1000}, GOOD], "more than 100 characters")

@@ -45,6 +45,8 @@ class Formats(PrepareTest):
         expected = self.prepare(self.write("a.jsonl", [{"instruction": "[1, 2]", "output": '{"a": 1}'}])).ids
         (self.folder / "a.csv").write_text('instruction,output\n"[1, 2]","{""a"": 1}"\n', encoding="utf-8")
         self.assertEqual(self.prepare(self.folder / "a.csv").ids, expected)
+        (self.folder / "a.tsv").write_text('instruction\toutput\n"[1, 2]"\t"{""a"": 1}"\n', encoding="utf-8")
+        self.assertEqual(self.prepare(self.folder / "a.tsv").ids, expected)
         found = self.prepare(self.write("p.jsonl", [{"prompt": '[{"a": 1}]', "completion": '[{"b": 2}]'}]))
         self.assertEqual(found.ids, [ids('[{"a": 1}][{"b": 2}]') + [END]])
         (self.folder / "x.tokens").unlink()
