@@ -5,14 +5,15 @@
 //   while (auto result = engine.train_step()) { ... }                       // the loader's batches
 //   loss = engine.forward(batch); engine.backward(loss); engine.step();     // or DeepSpeed's loop
 //
-// Blocking calls from one thread, which is the rank's loop thread while a call runs. Between two
-// calls updates of the last step may still be running on the pool; every call that needs the newest
-// weights waits for just those. With several ranks every call that runs the model or visits
-// parameters is a collective: all ranks make the same calls in the same order. A rank that leaves
-// one out makes the others fail by their deadline, naming it.
+// Calls block and come from one thread, which is the rank's loop thread during a call. Between two
+// calls updates of the last step may still be running on the pool; a call that needs the newest
+// weights waits for those alone. With several ranks every call that runs the model or visits
+// parameters is a collective: all ranks make the same calls in the same order. If a rank leaves a
+// call out, the others fail at their deadline and name that rank.
 //
-// A call in a wrong order, or with what it cannot take, is an Error and changes nothing. After a
-// failure amid a step or a load every further call that runs the model is an Error that says so.
+// A call in a wrong order or with invalid arguments throws Error and changes nothing. After a
+// failure within a step or a load, every further call that runs the model throws an Error that says
+// so.
 #pragma once
 
 #include <array>
@@ -50,7 +51,7 @@ namespace tandem {
 
 class EventLoop;
 
-/// A config, or a DeepSpeed JSON (a path, or text) that is read for as many ranks as take part.
+/// A config, or a DeepSpeed JSON (a path or a text) that is parsed for the run's number of ranks.
 class ConfigSource {
  public:
   static ConfigSource of_text(std::string json);
@@ -69,27 +70,28 @@ struct InitializeArgs {
   Model model;
   ConfigSource config;
   EngineOptions options;
-  /// Made by plan_run() from the above, whose options it completes; absent: the engine makes it,
-  /// and throws DoesNotFit where the run does not fit (EngineOptions::plans_run).
+  /// The plan that plan_run() made from the members above; its options replace `options`. Absent:
+  /// the engine plans the run itself (EngineOptions::plans_run). If a planned run does not fit,
+  /// DoesNotFit is thrown.
   std::optional<RunPlan> plan;
-  std::shared_ptr<const Dataset> dataset;  // may be null: then batches are handed in
+  std::shared_ptr<const Dataset> dataset;  // null: the caller hands in batches
   std::int64_t epochs = 0;                 // of the dataset; 0: without end
   std::uint64_t seed = 0;                  // of the shuffle
   PrefetchOptions prefetch;                // of the loader
-  /// Learning rate of optimizer step n (1-based) instead of the config's schedule.
+  /// Returns the learning rate of optimizer step n (1-based); replaces the config's schedule.
   std::function<double(std::int64_t)> learning_rate;
-  /// Further settings of the caller that decide the numbers, as names and values: checkpoints keep
-  /// them, and load_checkpoint() has a note for each that differs.
+  /// Names and values of further settings of the caller that affect the run's numbers. Checkpoints
+  /// keep them, and load_checkpoint() returns a note for each that differs.
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<ParameterGroup> parameter_groups;  // none: one with the optimizer block's values
   std::shared_ptr<Communicator> communicator;    // null: this process alone
 };
 
-/// The loss of one micro-batch, or a multiple of it, to be handed to backward(). Where losses are
-/// weighed: engine.backward(loss * 0.5).
+/// The loss of one micro-batch, or a multiple of it, for backward(). A weighted loss:
+/// engine.backward(loss * 0.5).
 struct Loss {
   float value = 0;
-  std::int64_t forward = -1;  // the forward() that it came from; -1: of none that keeps a graph
+  std::int64_t forward = -1;  // number of its forward(); -1: no graph was kept
   double factor = 1;          // of that forward()'s loss
 
   friend Loss operator*(Loss loss, double by) noexcept {
@@ -109,98 +111,107 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// One optimizer step on the loader's next micro-batches; nullopt when all epochs have ended.
+  /// Runs one optimizer step on the loader's next micro-batches; returns nullopt when all epochs
+  /// have ended.
   std::optional<StepResult> train_step();
-  /// One optimizer step on micro-batches of the caller: any number of them, the same on all ranks
-  /// (else an Error on each); the gradient is their mean. In 16 bits one rank takes more than one
-  /// where the config's gradient_accumulation_steps is above 1. A call within a step of forward()
-  /// is an Error.
+  /// Runs one optimizer step on the caller's micro-batches. Any number is possible, but it must be
+  /// the same on all ranks (else every rank throws Error). The gradient is the mean over them. A
+  /// run of one rank with gradients of 16 bits or weights on NVMe takes more than one only if the
+  /// config's gradient_accumulation_steps is above 1. Throws Error within a step that forward()
+  /// began.
   StepResult train_step(std::span<const Batch> micro_batches);
 
-  /// For programs that are actors or coroutines themselves: they run on the rank's loop, and the
-  /// step is a task there. One step at a time, and none of the blocking calls meanwhile.
+  /// For programs that are coroutines or actors themselves: they run on the rank's loop and await
+  /// the step as a task. One step at a time; no blocking call may run meanwhile.
   ///   engine.loop().run(&my_main, &engine);
   ///   StepResult result = co_await engine.train_step_on_loop({batch});  // in my_main
   [[nodiscard]] EventLoop& loop();
   Task<StepResult> train_step_on_loop(std::vector<Batch> micro_batches);
 
-  /// DeepSpeed's loop. forward() keeps what backward() needs; step() is due after each backward()
-  /// and acts at the gradient accumulation boundary: then it returns the step's result.
+  /// DeepSpeed's loop. forward() keeps what backward() needs. Call step() after each backward(): at
+  /// the gradient accumulation boundary it updates the weights and returns the step's result;
+  /// before that it returns nullopt.
   Loss forward(Batch batch);
-  /// The gradients of `loss`, which is the last forward()'s or a multiple of it; any other is an
-  /// Error, and changes nothing. Steps go on to report the loss of forward().
+  /// Computes the gradients of `loss`, which must be the last forward()'s loss or a multiple of it;
+  /// any other throws Error and changes nothing. A step's result reports forward()'s loss, without
+  /// the factor.
   void backward(const Loss& loss);
   std::optional<StepResult> step();
   [[nodiscard]] bool is_gradient_accumulation_boundary() const;
 
-  /// In evaluation mode forward() gives the loss and keeps nothing for a backward(). Between steps.
+  /// Sets the mode, between steps. In evaluation mode forward() returns the loss and keeps nothing
+  /// for a backward().
   void train(bool mode = true);
   void eval();
   [[nodiscard]] bool training() const;
 
-  /// Loss of a batch with the newest weights; no gradient, no side effect.
+  /// Returns the loss of a batch with the newest weights; no gradient, no side effect.
   float evaluate(Batch batch);
-  /// Losses of the whole `dataset` with the newest weights, as sums with the same bits on any
-  /// number of ranks; each rank runs a part of the micro-batches, and their number need not be a
-  /// multiple of the ranks. Between steps; a collective; training goes on as without it.
+  /// Returns the losses of the whole `dataset` with the newest weights, as sums with the same bits
+  /// on any number of ranks. Each rank runs a part of the micro-batches, whose number need not be a
+  /// multiple of the ranks. Between steps; collective. It does not affect the training.
   EvalSums evaluate_sums(const Dataset& dataset, EvaluateArgs args = {});
   Task<EvalSums> evaluate_sums_on_loop(std::shared_ptr<const Dataset> dataset, EvaluateArgs args);
-  /// Logits fp32 of a batch with the newest weights: [B, T, V], of features [B, classes]. With
-  /// Batch::memory the texts in it are continued: [B, 1, V], and the memory has these tokens
-  /// afterwards.
+  /// Returns the logits of a batch with the newest weights, in fp32: [B, T, V], or [B, classes] for
+  /// features. With Batch::memory the batch continues the texts there: the result is [B, 1, V], and
+  /// the memory then includes the batch's tokens.
   at::Tensor logits(Batch batch);
 
   /// Waits until no update is running.
   void drain();
-  /// Visits every parameter in the model's order with its fp32 value (the master weights); drains
-  /// first. The span is valid during the call.
+  /// Calls `visit` for every parameter, in the model's order, with its fp32 values (the master
+  /// weights); drains first. The span is valid during the call.
   void for_each_parameter(
       const std::function<void(const ParameterSpec&, std::span<const float>)>& visit);
 
-  /// Visits the fp32 gradients accumulated so far, after a backward() and before its step().
+  /// Calls `visit` for every parameter with its fp32 gradient accumulated so far; call it after a
+  /// backward() and before its step().
   void for_each_gradient(
       const std::function<void(const ParameterSpec&, std::span<const float>)>& visit);
 
-  /// Saves a checkpoint and waits until it is on the medium. Between steps; a collective. A save
-  /// that fails leaves the run and older checkpoints as they are: the outcome says why.
+  /// Saves a checkpoint and waits until it is on disk. Between steps; collective. A failed save
+  /// changes neither the run nor older checkpoints; the outcome says why it failed.
   CheckpointOutcome save_checkpoint(const std::string& save_dir, const std::string& tag = "",
                                     const std::string& client_state = "{}");
-  /// The same state, written while the steps that follow run; begun before it returns. One at a
-  /// time: one that is still under way is finished first. False: it has failed already. The
-  /// StepResult of the step with which it ends has its outcome, or finish_checkpoint().
+  /// Begins to save the present state; the files are written while further steps run. A save that
+  /// is still under way is finished first. Returns false if the save has already failed. The
+  /// outcome is in the StepResult of the step with which the save ends, or finish_checkpoint()
+  /// returns it.
   bool begin_checkpoint(CheckpointArgs args);
-  /// Waits for the save under way; nullopt: there is none, and none that ended unheard.
+  /// Waits for the save under way and returns its outcome, or the outcome of a save that ended and
+  /// was not reported yet; nullopt if there is neither.
   std::optional<CheckpointOutcome> finish_checkpoint();
-  /// Goes on from a checkpoint: `load_dir`/`tag`, or without a tag `load_dir` itself or the newest
-  /// whole one in it. On any number of ranks, stage, placement and layout of state. Between steps;
-  /// a collective. Throws user_error where there is none, where it is damaged, or where the run is
-  /// another one (LoadArgs::ignored).
+  /// Resumes from a checkpoint: `load_dir`/`tag`, or without a tag `load_dir` itself or the newest
+  /// whole checkpoint in it. The number of ranks, the stage, the placement and the layout of state
+  /// may differ from the saved run's. Between steps; collective. Throws user_error if there is no
+  /// checkpoint, if it is damaged, or if it is of another run (LoadArgs::ignored).
   LoadedCheckpoint load_checkpoint(const std::string& load_dir, const std::string& tag = "",
                                    LoadArgs args = {});
-  /// Goes on from what another program saved: weights, moments where it has them, steps, loss scale
-  /// and the schedule's position. Data go on where as many steps of this run would have left them.
+  /// Resumes from the state that another program saved: weights, moments if it has them, step
+  /// counts, loss scale and the schedule's position. The data continue where the same number of
+  /// this run's steps would end.
   LoadedCheckpoint load_foreign(ForeignState state);
   Task<CheckpointOutcome> save_checkpoint_on_loop(CheckpointArgs args);
   Task<LoadedCheckpoint> load_checkpoint_on_loop(std::string load_dir, std::string tag,
                                                  LoadArgs args);
 
-  /// This rank would like to end: the next step's result says so on every rank. Between two calls
-  /// of the engine.
+  /// Requests the end of the run: the next step's result has stop_asked on every rank. Between two
+  /// calls of the engine.
   void ask_to_stop();
-  /// Likewise, this rank would like a checkpoint to be saved.
+  /// Requests a checkpoint in the same way (save_asked).
   void ask_to_save();
 
-  /// The sums over all ranks of a few numbers, added in rank order.
+  /// Returns the sums over all ranks of a few numbers, added in rank order. Collective.
   [[nodiscard]] std::vector<double> sum_over_ranks(std::vector<double> values);
 
   void report_by(Reporting reporting);
-  /// Says comms_logger's table, as DeepSpeed's comm.log_summary() does: operations of this run so
-  /// far. Between steps; a collective, which compares the ranks' times if `show_straggler`.
+  /// Prints comms_logger's table of this run's operations so far, as DeepSpeed's comm.log_summary()
+  /// does; with `show_straggler` it compares the ranks' times. Between steps; collective.
   void log_summary(bool show_straggler = false);
-  /// The numbers that it prints, on every rank of that rank.
+  /// Returns the numbers that log_summary() prints, for this rank; the same conditions apply.
   [[nodiscard]] CommsSummary comms_summary(bool show_straggler = false);
-  /// The profile of this rank's step flops_profiler.profile_step; null before it, and where it is
-  /// off.
+  /// Returns this rank's profile of step flops_profiler.profile_step; null before that step, or if
+  /// the profiler is off.
   [[nodiscard]] const FlopsProfile* flops_profile() const;
 
   [[nodiscard]] int rank() const;
@@ -215,25 +226,26 @@ class Engine {
   [[nodiscard]] std::int64_t global_steps() const;
   [[nodiscard]] std::int64_t skipped_steps() const;
 
-  // Questions that ported trainers ask, by DeepSpeed's names.
+  // Functions with DeepSpeed's names, for ported trainers.
   [[nodiscard]] std::int64_t train_batch_size() const;  // records of a step, all ranks
   [[nodiscard]] std::int64_t train_micro_batch_size_per_gpu() const;
   [[nodiscard]] std::int64_t gradient_accumulation_steps() const;
-  /// The three above.
+  /// Returns the three numbers above, in this order.
   [[nodiscard]] std::array<std::int64_t, 3> get_batch_info() const;
   [[nodiscard]] std::int64_t global_samples() const;  // of all steps so far
   [[nodiscard]] std::int64_t micro_steps() const;     // of this rank
   [[nodiscard]] int get_data_parallel_rank() const { return rank(); }
-  /// The norm of the last step, before clipping; NaN before the first one and after one that was
-  /// skipped.
+  /// Returns the gradient norm of the last step before clipping; NaN before the first step and
+  /// after a skipped one.
   [[nodiscard]] double get_global_grad_norm() const;
   /// Whether the last step changed the weights; false before the first one.
   [[nodiscard]] bool was_step_applied() const;
   [[nodiscard]] std::string get_type() const;  // of the optimizer, as the config names it
-  /// beta1 and beta2 of the next step; of SGD momentum and 0.
+  /// Returns beta1 and beta2 of the next step; for SGD and Muon, momentum and 0.
   [[nodiscard]] std::array<double, 2> get_mom() const;
 
-  /// Optimizer steps that the loader's epochs make; nullopt without end or without a loader.
+  /// Returns the number of optimizer steps in the loader's epochs; nullopt if they never end, or
+  /// without a loader.
   [[nodiscard]] std::optional<std::int64_t> steps_in_epochs() const;
   [[nodiscard]] std::int64_t parameter_count() const;
   [[nodiscard]] std::size_t gather_slots() const;
@@ -241,11 +253,11 @@ class Engine {
   [[nodiscard]] int optimizer_threads() const;
   /// The CPUs of this rank by their use.
   [[nodiscard]] const CorePlan& cores() const;
-  /// TFLOP/s of one matmul (1024 cubed on a CPU, 8192 cubed on a GPU; the run's threads): the best
-  /// of several by the library and, on a CPU, by `own`, in the compute type and in fp32. The peak
-  /// that model FLOPs utilisation refers to.
+  /// Measures the peak to which model FLOPs utilisation refers, in TFLOP/s: one matmul (1024 cubed
+  /// on a CPU, 8192 cubed on a GPU) on the run's threads, the best of several by the library and,
+  /// on a CPU, by `own`, in the compute type and in fp32.
   double measure_peak_tflops(MatmulOf own = {});
-  /// Bytes of weights, optimizer state, gradients and slots; activations come on top.
+  /// Returns the bytes of weights, optimizer state, gradients and slots; activations come on top.
   [[nodiscard]] ResidentBytes resident_bytes() const;
 
  private:

@@ -1,5 +1,5 @@
-// engine/engine_impl.hpp — the inside of Engine: a rank and its step, and the objects that a run is
-// made of. Internal.
+// engine/engine_impl.hpp — the implementation of Engine: a rank, its step, and the other objects of
+// a run. Internal.
 //
 // A step reads top to bottom in engine_impl.cpp: begin_step(), (forward(), backward()) for each
 // micro-batch, finish().
@@ -35,17 +35,19 @@ struct Engine::Impl {
   explicit Impl(InitializeArgs arguments);
   ~Impl();
 
-  // Wrong calls are refused before they have changed anything: the engine is as before.
+  // Wrong calls are refused before they change anything.
   void require_between_steps(std::string_view call) const;
-  /// Gathers of a step that goes on have their turn before others.
+  /// With several ranks, throws user_error within a step until its last backward() has ended,
+  /// because the step's remaining gathers come before any others.
   void require_no_gathers_ahead(std::string_view call) const;
-  /// How many micro-batches a step of the caller's may have.
+  /// Throws user_error if a step cannot have that number of the caller's micro-batches.
   void require_step_of(std::size_t micro_batches) const;
-  /// Throws where a call failed within a step, or amid a load: what it left cannot be gone on with.
+  /// Throws Error if an earlier call failed within a step or a load, because the engine cannot
+  /// continue then.
   void require_whole() const;
 
-  /// Runs a coroutine on the loop. A failure is this rank's end: its peers are told, and need not
-  /// wait for it.
+  /// Runs a coroutine on the loop. If it fails, so does this rank: its peers are notified and need
+  /// not wait for it (fail()).
   template <class Function, class... Arguments>
   auto run(Function function, Arguments... arguments) {
     require_whole();
@@ -55,7 +57,7 @@ struct Engine::Impl {
       fail(std::current_exception());
     }
   }
-  /// The same; an error of the user's is every rank's, and none gives the others up.
+  /// The same, but a user error is thrown on every rank alike, so no rank is aborted.
   template <class Function, class... Arguments>
   auto run_agreement(Function function, Arguments... arguments) {
     try {
@@ -67,25 +69,26 @@ struct Engine::Impl {
       fail(std::current_exception());
     }
   }
-  /// Tells the peers why, and throws the cause.
+  /// Notifies the peers of the cause and throws it. A bad state, which every rank finds after the
+  /// same step, is only thrown.
   [[noreturn]] void fail(std::exception_ptr error);
 
   // One step.
   void begin_step(std::size_t micro_batches);
   Task<> forward(Batch batch);
-  /// `factor` on the last micro-batch's loss.
+  /// `factor`: multiplies the last micro-batch's loss.
   Task<> backward(double factor = 1);
   Task<StepResult> finish();
-  /// All of it, on micro-batches of the caller, on which the ranks agree.
+  /// Runs a whole step on the caller's micro-batches, on which the ranks have agreed.
   Task<StepResult> step_on(std::vector<Batch> batches);
-  /// All of it, on the loader's next micro-batches.
+  /// Runs a whole step on the loader's next micro-batches.
   Task<StepResult> step_on_loader();
 
-  /// The learning rate of optimizer step `n`, from 1.
+  /// Returns the learning rate of optimizer step `n`, from 1.
   [[nodiscard]] double rate_of(std::int64_t n) const {
     return rates.rate(n + counters.schedule_offset);
   }
-  /// The number of the next optimizer step.
+  /// Returns the number of the next optimizer step.
   [[nodiscard]] std::int64_t next_step() const noexcept { return counters.applied_steps + 1; }
 
   // Checkpoints, between steps.
@@ -99,7 +102,7 @@ struct Engine::Impl {
   std::size_t accumulation = 1;
   RowGroups groups;
   TensorRank tensors;
-  Rank& rank;  // of it
+  Rank& rank;  // of `tensors`
   TrainStep step;
   RunCounters counters;
   OpenChange change;
@@ -123,14 +126,15 @@ struct Engine::Impl {
   bool looks = false;  // for the first activation that is not finite
 
  private:
-  /// Factor of the last micro-batch's loss in the gradients. Without a share the objective is the
-  /// mean over micro-batches and ranks.
+  /// Returns the factor of the last micro-batch's loss in the gradients: the loss scale times its
+  /// share of the step's labels (LossMean::kTokens), or times 1 / the step's micro-batches on all
+  /// ranks.
   [[nodiscard]] double loss_gradient() const;
   [[nodiscard]] TrainStep::Update update_of_step() const;
-  /// True: too many steps in a row were skipped.
+  /// Counts the step's verdict. Returns true if too many steps in a row were skipped.
   [[nodiscard]] bool count(const Verdict& verdict);
   [[nodiscard]] int skips_allowed() const { return rank.options().shape.engine.max_skipped_steps; }
-  /// Why they were, as far as it can be known. A collective.
+  /// Returns the error that says why they were skipped, as far as that can be found. Collective.
   Task<Error> bad_state(double loss, std::string bad_gradient);
 };
 

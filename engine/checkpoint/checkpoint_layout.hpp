@@ -3,8 +3,8 @@
 //
 //   master-00001-of-00002.safetensors       every parameter by its Hugging Face name, fp32; none
 //                                           of units that are frozen as a whole
-//   exp_avg-00001-of-00002.safetensors      what the optimizer has, likewise; none of frozen ones
-//   model.safetensors.index.json            so that Transformers reads the masters
+//   exp_avg-00001-of-00002.safetensors      a moment, likewise; none of frozen parameters
+//   model.safetensors.index.json            the index with which Transformers reads the masters
 //
 // A tensor is whole and has the parameter's shape, for every number of ranks, stage, placement and
 // layout of the state: each rank writes the elements of its slices. So any number of ranks can read
@@ -58,13 +58,14 @@ struct CheckpointLayout {
   std::vector<PlannedFile> whole;  // of the whole checkpoint: the same where all share it
   std::vector<CheckpointWriter::Unit> units;  // [unit] what this rank writes
 
-  /// `ranks`: those of this rank's disk, this one among them; none: all share one. `with_frozen`:
-  /// the masters of frozen units, too, which their source does not give again.
+  /// `ranks`: the ranks of this rank's disk, including this rank; empty: all ranks share one disk.
+  /// `with_frozen`: includes the masters of frozen units, whose values the model's source does not
+  /// give again.
   static CheckpointLayout of(const RankLayout& layout, std::span<const std::uint32_t> ranks = {},
                              bool with_frozen = false);
-  /// The text of kIndexFile, over the masters.
+  /// Returns the text of kIndexFile, which lists the masters.
   [[nodiscard]] std::string index_json() const;
-  /// Bytes of this rank's largest unit: the least useful size of the save buffer.
+  /// Returns the bytes of this rank's largest unit: the least useful size of the save buffer.
   [[nodiscard]] std::size_t largest_unit_bytes() const;
 };
 

@@ -42,10 +42,11 @@ class CheckpointLoad {
   /// Verifies the hashes on each disk, and gives a sealed checkpoint its final name. Returns why
   /// the checkpoint cannot be used; empty if it can.
   Task<std::string> open(Candidate candidate);
-  /// The path, for messages, and a text of the one that was opened.
+  /// Returns the path of the opened checkpoint, for messages.
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// As its manifest says.
+  /// Returns the step that its manifest names.
   [[nodiscard]] std::int64_t step() const { return any()->step; }
+  /// Returns the content of its text file `name`.
   Task<std::string> text(std::string name);
   [[nodiscard]] bool has(std::string_view array) const { return has_array(*any(), array); }
 
@@ -59,12 +60,12 @@ class CheckpointLoad {
   [[nodiscard]] StateSource source() const { return source_->source(); }
 
  private:
-  /// A run of elements that goes from a disk to the ranks of others.
+  /// A run of elements that the ranks of one disk send to ranks with other disks.
   struct Transfer {
     std::uint32_t array = 0;
     std::size_t parameter = 0;  // of the unit
     ElementRun run;
-    std::int64_t at = 0;        // where it begins in what its disk sends
+    std::int64_t at = 0;        // its position among the elements that its disk sends
     std::vector<float> values;  // here; empty: this rank does not need it
   };
   /// The parts of a unit that one disk sends, cut among its ranks.

@@ -23,7 +23,7 @@ class CheckpointSource {
   /// Opens the files of `arrays` (array_name()) that lie here, which may be none.
   CheckpointSource(const HeldCheckpoint& here, const std::vector<std::string>& arrays);
 
-  /// Elements of an array of a parameter, from `begin` on, that lie in no file here.
+  /// Adds elements of an array of a parameter, from `begin` on, that lie in no file here.
   void lend(std::uint32_t array, const std::string& parameter, std::int64_t begin,
             std::vector<float> values);
   void drop_lent();

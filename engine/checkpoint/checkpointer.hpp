@@ -127,7 +127,8 @@ class Checkpointer {
   Task<> look_at_disks();
   static Start new_start();
   void make_save(Start start);
-  /// Also looks whether those of all disks are finite.
+  /// Returns the manifest entries of this disk's files; also checks that the values on all disks
+  /// are finite. Collective.
   Task<std::vector<ManifestFile>> entries_of_own_disk();
   Task<> close(std::string error);
   void rest(Phase phase);
@@ -142,7 +143,7 @@ class Checkpointer {
   CheckpointLayout layout_;
   bool with_frozen_ = false;
   CheckpointWriter writer_;
-  std::string parent_;                      // that disks_ is of
+  std::string parent_;                      // the folder for which disks_ was found
   Disks disks_;                             // of the folder of checkpoints
   std::vector<std::uint32_t> of_own_disk_;  // ranks
   bool is_sealed_ = false;                  // by all disks

@@ -1,4 +1,4 @@
-// engine/checkpoint/held_checkpoint.hpp — the content of a checkpoint on one disk: all of it, or
+// engine/checkpoint/held_checkpoint.hpp — the part of a checkpoint that one disk has: all of it, or
 // runs of elements of its tensors.
 //
 // Any thread.
@@ -17,13 +17,13 @@
 namespace tandem {
 
 struct HeldCheckpoint {
-  std::string folder;  // empty: nothing of it lies there
+  std::string folder;  // empty: this disk has nothing of it
   bool in_slices = false;
   std::int64_t step = 0;
-  std::vector<ManifestFile> files;  // there
-  std::vector<PlannedFile> whole;   // of the whole checkpoint, those of tensors
-  std::vector<std::string> hosts;   // of slices: [disk] by which they were saved
-  std::uint32_t disk = 0;           // which of these it was
+  std::vector<ManifestFile> files;  // on this disk
+  std::vector<PlannedFile> whole;   // the tensors' files of the whole checkpoint
+  std::vector<std::string> hosts;   // of slices: [disk] the host that saved them
+  std::uint32_t disk = 0;           // of slices: this disk's number in `hosts`
 
   /// Reads the text of its manifest.json, or slices.json. Throws what their parsers throw.
   static HeldCheckpoint parse(const std::string& folder, bool in_slices, const std::string& text);

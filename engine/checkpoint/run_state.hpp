@@ -34,7 +34,7 @@ struct RunState {
   std::int64_t epoch = 0;                   // of the next micro-batch
   std::int64_t epoch_micro_batches = 0;     // of all ranks; 0 without a loader
 
-  // A resumed run must have these in common. Empty or 0: not known, as after a conversion.
+  // A resumed run must have the same values of these. Empty or 0: not known, as after a conversion.
   std::string parameters;             // names and shapes, hashed
   std::string optimizer;              // name of its kind
   std::string data;                   // the dataset's fingerprint
@@ -47,7 +47,7 @@ struct RunState {
   /// name and FrozenBase's checksum of its values.
   std::vector<std::pair<std::string, std::uint64_t>> base;
 
-  // It may change these.
+  // A resumed run may change these.
   int world_size = 1;
   int zero_stage = 0;
   std::string precision;

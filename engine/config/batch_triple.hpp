@@ -12,7 +12,7 @@ namespace tandem {
 
 struct BatchRule {
   std::string_view origin;
-  std::int64_t world_size = 1;  // with rows of their own: ranks, or groups of `sharers` ranks
+  std::int64_t world_size = 1;  // ranks, or groups of `sharers` ranks, with rows of their own
   std::int64_t sharers = 1;
   bool required = true;
 };

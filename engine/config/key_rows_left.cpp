@@ -1,5 +1,5 @@
-// Keys of any value that are accepted and left aside: what older versions of DeepSpeed read, what
-// other trainers keep in the same file, and notes of people.
+// Keys that are accepted with any value and ignored: keys of older versions of DeepSpeed, keys that
+// other trainers keep in the same file, and comments.
 #include <algorithm>
 #include <array>
 

@@ -1,4 +1,4 @@
-// Rows of the top level: batch, optimizer, scheduler, and what stands beside them.
+// Rows of the top level: batch, optimizer, scheduler, and the keys beside them.
 #include "engine/config/key_rows.hpp"
 
 namespace tandem::key_rows {

@@ -57,9 +57,9 @@ struct KeyRow {
   KeyRow&& needed() &&;
 };
 
-/// All rows, bound to the fields of `config`; parameters of the optimizer and the scheduler by
-/// their types there (OptimizerConfig::type, ScheduleConfig::type). Rows of one block stand
-/// together.
+/// Returns all rows, bound to the fields of `config`. Its types of optimizer and scheduler
+/// (OptimizerConfig::type, ScheduleConfig::type) decide which of their parameters have rows. Rows
+/// of one block are adjacent.
 [[nodiscard]] std::vector<KeyRow> key_table(Config& config);
 
 /// Old names, and the row each one stands for.
@@ -69,7 +69,8 @@ struct KeyAlias {
 };
 [[nodiscard]] std::span<const KeyAlias> key_aliases();
 
-/// A key of any value that is accepted and left aside. A path that ends in ".*" is all keys there.
+/// A key that is accepted with any value and ignored. A path that ends in ".*" stands for all keys
+/// of its block.
 struct LeftKey {
   std::string_view path;
   std::string_view reason;

@@ -33,7 +33,7 @@ struct CommsLoggerConfig {
   bool verbose = false;               // a line for each operation, too
   bool prof_all = true;               // false: only those of prof_ops
   std::vector<std::string> prof_ops;  // DeepSpeed's names
-  bool debug = false;                 // apart by the unit that an operation is of
+  bool debug = false;                 // separate rows for each unit
 };
 
 struct FlopsProfilerConfig {

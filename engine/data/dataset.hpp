@@ -50,9 +50,9 @@ class Dataset {
   /// Identifies the data set: a resumed run must have the fingerprint of the checkpoint's run.
   /// Empty: not known.
   [[nodiscard]] virtual std::string fingerprint() const { return ""; }
-  /// The records `indices` as one micro-batch. Called from pool threads, several at once.
+  /// Returns the records `indices` as one micro-batch. Called from pool threads, several at once.
   [[nodiscard]] virtual HostBatch collate(std::span<const std::int64_t> indices) const = 0;
-  /// counted_labels() of that micro-batch. As collate().
+  /// Returns counted_labels() of that micro-batch. Called as collate() is.
   [[nodiscard]] virtual std::int64_t labels(std::span<const std::int64_t> indices) const {
     return counted_labels(collate(indices));
   }

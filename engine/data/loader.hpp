@@ -1,11 +1,11 @@
 // engine/data/loader.hpp — the sequence of micro-batches of a run: micro-batch number -> records ->
 // HostBatch.
 //
-// A pure function of (options, number), so that any worker can make any batch and the order never
-// depends on how many workers there are. Each epoch is reshuffled with seed + epoch and is a whole
-// number of steps, so that its micro-batches are the same for every number of ranks. To fill the
-// last step, the epoch's first micro-batches are repeated, and one micro-batch may be short; with
-// drop_last, records that do not fill another step are left out.
+// A micro-batch is a pure function of (options, number), so any worker can make it, and the order
+// does not depend on the number of workers. Each epoch is reshuffled with seed + epoch and is a
+// whole number of steps, so that its micro-batches are the same for every number of ranks. To fill
+// the last step, the epoch's first micro-batches are repeated, and one micro-batch may be short;
+// with drop_last, records that do not fill another step are left out.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct LoaderOptions {
   std::int64_t accumulation = 1;  // micro-batches of this rank that make a step
   std::int64_t epochs = 1;        // the sequence ends after these; 0: never
   bool drop_last = false;
-  bool counts_labels = false;  // and says each micro-batch's share of its step's
+  bool counts_labels = false;  // also sets each micro-batch's share of its step's labels
 };
 
 /// The loader's read-ahead and threads. The batches and their order do not depend on them.

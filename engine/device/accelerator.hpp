@@ -1,13 +1,14 @@
 // engine/device/accelerator.hpp — a rank's device: its memory for slots and whole blocks, its
 // links, and its compute.
 //
-// A rank with a device differs from one on the CPU only in memory: slots and blocks are device
+// A rank with a device differs from a rank on the CPU only in memory: slots and blocks are device
 // memory, and gathers and reductions go through a StagedBackend or NCCL. A simulated device's
 // memory is the host's, so ATen runs on it as usual; a segment then takes at least the time that
 // the described device would take (SegmentTime). On a GPU ATen's work is queued on one stream, and
 // no host thread waits for it: the next operation on its operands waits for an event on the device
 // (in_use()).
-// Invariant: what it allocated lives until it is destroyed, after the actors that use it.
+// Invariant: memory that it allocated lives until it is destroyed, after the actors that use the
+// memory.
 // Thread rule: the loop's thread, except SegmentTime and functions marked for the compute lane.
 #pragma once
 
@@ -33,8 +34,8 @@ namespace tandem {
 
 /// A simulated device's own time.
 struct DeviceTime {
-  TimePoint free_since;                  // its last segment ended then; compute lane
-  std::atomic<std::int64_t> busy_ns{0};  // with segments that have ended; any thread
+  TimePoint free_since;                  // the end of its last segment; compute lane
+  std::atomic<std::int64_t> busy_ns{0};  // time of the segments that have ended; any thread
 };
 
 /// Compute lane: a guard around a segment's work. Its destructor sleeps until the described device
@@ -59,9 +60,9 @@ class SegmentTime {
 
 class Accelerator {
  public:
-  /// A simulated device in real time.
+  /// Makes a simulated device that runs in real time.
   Accelerator(EventLoop& loop, int rank, const SimSpec& spec);
-  /// That simulated device, in its own time (the simulator's).
+  /// Takes a simulated device that runs in the simulator's time.
   explicit Accelerator(std::unique_ptr<SimDevice> device);
   Accelerator(EventLoop& loop, std::shared_ptr<Gpu> gpu);
   ~Accelerator();
@@ -73,7 +74,7 @@ class Accelerator {
   std::unique_ptr<CollectiveBackend> connect(Communicator& communicator, EventLoop& loop,
                                              CpuPool& pool);
 
-  /// The same over a back end for host memory; not of a GPU.
+  /// The same over a given back end for host memory; not for a GPU.
   std::unique_ptr<CollectiveBackend> stage(std::unique_ptr<CollectiveBackend> host);
 
   /// Makes the back end of a group of ranks, over their back end for host memory.
@@ -87,7 +88,7 @@ class Accelerator {
   std::byte* allocate(std::size_t bytes, std::string_view purpose);
 
   [[nodiscard]] Device& device() noexcept { return *device_; }
-  /// Whether allocate() gave it.
+  /// Whether `memory` lies in memory of allocate().
   [[nodiscard]] bool holds(const void* memory) const noexcept;
   [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_ + most_held_bytes_; }
   /// Returns the bytes of the transfer buffers in host memory.
@@ -104,7 +105,7 @@ class Accelerator {
   [[nodiscard]] bool is_simulated() const noexcept { return sim_ != nullptr; }
   /// Whether SegmentTime makes segments take the device's time.
   [[nodiscard]] bool takes_real_time() const noexcept { return takes_real_time_; }
-  /// The time that the device needs for `flops` operations, in seconds.
+  /// Returns the seconds that the device needs for `flops` operations.
   [[nodiscard]] double seconds_of(double flops) const noexcept {
     return spec_.latency_s + flops / spec_.compute_flops_per_s;
   }
@@ -114,13 +115,14 @@ class Accelerator {
   [[nodiscard]] double to_host_busy_s() const;
 
   // ---- a GPU ----
-  /// Null on a simulated device, where ATen computes in host memory.
+  /// Returns where ATen computes; null on a simulated device, where that is host memory.
   [[nodiscard]] ComputeDevice* compute() const noexcept {
     return gpu_ != nullptr ? gpu_->compute.get() : nullptr;
   }
-  /// Null likewise.
+  /// Null on a simulated device.
   [[nodiscard]] const std::shared_ptr<Gpu>& gpu() const noexcept { return gpu_; }
-  /// The optimizer's passes there; null on a simulated device, whose memory is the host's.
+  /// Returns the kernels of updates on the GPU; null on a simulated device, whose memory is the
+  /// host's.
   [[nodiscard]] const UpdateKernels* update_kernels() const noexcept {
     return gpu_ != nullptr ? gpu_->updates : nullptr;
   }

@@ -1,8 +1,8 @@
 // engine/device/core_plan.hpp — which cores compute, which run the optimizer, and how many threads
 // a rank has for each.
 //
-// A pure function of the machine's topology and of what the user asked for. A rank uses the CPUs of
-// its affinity mask (launchers bind); ranks that share a mask divide it, by whole cores, near their
+// A pure function of the machine's topology and the user's options. A rank uses the CPUs of its
+// affinity mask (launchers bind); ranks that share a mask divide it, by whole cores, near their
 // accelerator's NUMA node first. A second hardware thread of a core does not speed up a matmul or a
 // sum that waits for memory, so threads are counted by cores; with --pin_cores the optimizer's
 // threads use the second ones and do not displace the compute lane's. OMP_NUM_THREADS (torchrun
@@ -36,7 +36,7 @@ struct CorePlan {
   int optimizer_threads = 1;
   int copy_threads = 1;
   bool optimizer_shares_cores = false;  // with the compute lane
-  int split_among = 1;                  // ranks that divide what they may run on
+  int split_among = 1;                  // ranks that divide the usable CPUs
 
   static CorePlan of(const CpuTopology& topology, const CoreQuestion& question);
 

@@ -1,8 +1,8 @@
 // engine/distributed/communicator.hpp — the ranks of a run, and this rank's connections to the
 // others.
 //
-// ProcessGroup is the one for processes that a launcher started; tests bring their own (ranks as
-// threads).
+// ProcessGroup is the communicator of processes that a launcher started; tests have their own,
+// whose ranks are threads.
 #pragma once
 
 #include <memory>
@@ -20,9 +20,9 @@ class EventLoop;
 
 /// Some of the ranks of a run.
 struct RankGroup {
-  std::string name;    // of this group among all that the run has
-  int rank = 0;        // this rank's, among them
-  int world_size = 1;  // theirs
+  std::string name;    // unique among the run's groups
+  int rank = 0;        // this rank's number in the group
+  int world_size = 1;  // ranks in the group
 };
 
 class Communicator {
@@ -30,14 +30,14 @@ class Communicator {
   virtual ~Communicator() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int world_size() const = 0;
-  /// This rank's number among those of its host.
+  /// Returns this rank's number among the ranks of its host.
   [[nodiscard]] virtual int local_rank() const { return rank(); }
   /// Returns the number of ranks that compute on this process's cores, and this rank's number among
   /// them.
   [[nodiscard]] virtual int cores_shared_by() const { return 1; }
   [[nodiscard]] virtual int place_on_cores() const { return rank() % cores_shared_by(); }
-  /// Throws Error(kPeer) on every rank when `value` differs between them. All ranks call it, in the
-  /// same order.
+  /// Throws Error(kPeer) on every rank if `value` differs between ranks. Collective: all ranks call
+  /// it, in the same order.
   virtual void require_same(std::string_view what, std::string_view value) = 0;
   /// Returns the values of all ranks, in rank order: for facts that ranks measure and must agree
   /// on. Collective: all ranks call it, in the same order.
@@ -49,15 +49,15 @@ class Communicator {
   /// Returns the name of each rank's host, in rank order; empty if all are on one host. Hosts with
   /// the same name get numbers after it.
   [[nodiscard]] virtual std::vector<std::string> hosts() const { return {}; }
-  /// The back end of this rank's collectives: it completes on `loop` and works on `pool`, which
-  /// outlive it. Called once.
+  /// Makes the back end of this rank's collectives, which completes on `loop` and works on `pool`;
+  /// both outlive it. Call it once.
   virtual std::unique_ptr<CollectiveBackend> make_backend(EventLoop& loop, CpuPool& pool) = 0;
   /// Makes a back end for host memory among the group's ranks. All of them call it, in the same
   /// order, after make_backend().
   virtual std::unique_ptr<CollectiveBackend> make_group_backend(EventLoop& loop, CpuPool& pool,
                                                                 const RankGroup& group) = 0;
-  /// The same for a rank that computes on `gpu`, whose uuid the ranks compare. A StagedBackend
-  /// unless said otherwise.
+  /// The same for a rank that computes on `gpu`, whose uuid the ranks compare. The default makes a
+  /// StagedBackend.
   virtual std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& pool,
                                                               CudaDevice& gpu,
                                                               std::string_view uuid);
@@ -69,7 +69,7 @@ class Communicator {
                                                                     const RankGroup& group);
 };
 
-/// World 1.
+/// A run of one rank.
 class Alone final : public Communicator {
  public:
   [[nodiscard]] int rank() const override { return 0; }

@@ -64,11 +64,11 @@ class ProcessGroup final : public Communicator {
   /// ranks of the run call it, each for its group.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_group_backend(
       EventLoop& loop, CpuPool& pool, const RankGroup& group) override;
-  /// The same for ranks whose operands lie on GPUs: `uuid` is that of this rank's (gpu_probe.hpp).
-  /// NCCL where each of several ranks has a GPU of its own, else through host memory
-  /// (backend_choice.hpp). Runs the loop, which is idle; blocks until all ranks are connected.
-  /// Throws a user error when their places do not fit together, Error(kRefused) when the build or
-  /// the machine has no NCCL.
+  /// Makes the back end for operands on GPUs; `uuid` identifies this rank's GPU (gpu_probe.hpp). It
+  /// is NCCL if each of several ranks has a GPU of its own, else a back end through host memory
+  /// (backend_choice.hpp). Runs the loop, which must be idle, and blocks until all ranks are
+  /// connected. Throws a user error if the ranks' hosts and GPUs do not fit together,
+  /// Error(kRefused) if the build or the machine has no NCCL.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_gpu_backend(EventLoop& loop, CpuPool& pool,
                                                                     CudaDevice& gpu,
                                                                     std::string_view uuid) override;
@@ -76,12 +76,12 @@ class ProcessGroup final : public Communicator {
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_gpu_group_backend(
       EventLoop& loop, CudaDevice& gpu, const RankGroup& group) override;
 
-  /// Connects the channel on which ranks with a GPU each agree beside NCCL; make_gpu_backend()
+  /// Connects the channel beside NCCL on which ranks with a GPU each agree; make_gpu_backend()
   /// calls it itself. The last owner must release it while the loop does not run.
   [[nodiscard]] std::shared_ptr<NcclPeers> connect_nccl_peers(EventLoop& loop) {
     return connect_nccl_peers(loop, all_ranks());
   }
-  /// The same of a group, as make_gpu_group_backend() does.
+  /// The same for a group; make_gpu_group_backend() calls it.
   [[nodiscard]] std::shared_ptr<NcclPeers> connect_nccl_peers(EventLoop& loop,
                                                               const RankGroup& group) {
     return connect_nccl_peers(loop, members(group));
@@ -116,7 +116,7 @@ class ProcessGroup final : public Communicator {
   /// `first` on.
   template <class Connect>
   [[nodiscard]] static auto blaming(const Members& members, std::size_t first, Connect connect);
-  /// For operands in host memory.
+  /// Makes the back end for operands in host memory.
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_for_host(EventLoop& loop, CpuPool& pool,
                                                                  const Members& members);
   [[nodiscard]] std::unique_ptr<CollectiveBackend> join_hosts(EventLoop& loop, CpuPool& pool,
@@ -125,13 +125,13 @@ class ProcessGroup final : public Communicator {
   [[nodiscard]] std::unique_ptr<CollectiveBackend> make_nccl(EventLoop& loop, CudaDevice& device,
                                                              const Members& members);
   [[nodiscard]] std::shared_ptr<NcclPeers> connect_nccl_peers(EventLoop& loop, Members members);
-  /// Between the members, of which this is `rank`.
+  /// Connects the net between the members; `rank`: this rank's index among them.
   [[nodiscard]] std::unique_ptr<NetBackend> connect_net(EventLoop& loop, const Members& members,
                                                         int rank);
   [[nodiscard]] bool orders_by_beginnings(const CudaDevice& gpu);
   /// Returns this rank's index among the members.
   [[nodiscard]] int place_in(const Members& members) const;
-  /// Options of the net that joins the members' hosts: how long it waits, and their names.
+  /// Returns the options of the net that joins the members' hosts: its timeout, and their names.
   template <class Options>
   [[nodiscard]] Options over_hosts(const Members& members, int per_host) const;
   [[nodiscard]] std::uint32_t outside_ranks(const Members& members) const noexcept;
@@ -146,9 +146,9 @@ class ProcessGroup final : public Communicator {
   int cores_shared_by_ = 1;
   int place_on_cores_ = 0;
   std::shared_ptr<RunWaits> run_waits_;
-  std::string job_;                  // the text of a Secret, of all ranks
+  std::string job_;                  // the text of a secret that all ranks share
   int questions_ = 0;                // require_same() and of_all_ranks() so far
-  std::optional<BackendKind> kind_;  // of the back end that was made
+  std::optional<BackendKind> kind_;  // the back end that was made
 };
 
 }  // namespace tandem

@@ -43,7 +43,7 @@ class LaneExchange final : public RankExchange {
   void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes,
                   bool on_device = false) override;
 
-  /// Host memory between GPUs.
+  /// Returns the bytes of host memory through which GPUs' data passes.
   [[nodiscard]] std::size_t staging_bytes() const noexcept;
 
  private:
@@ -53,12 +53,12 @@ class LaneExchange final : public RankExchange {
   CommsLog* log_;
   std::uint8_t log_group_;
   EventLoop loop_;
-  CpuPool pool_;  // what is large is copied by its thread
+  CpuPool pool_;  // its thread copies large data
   std::shared_ptr<Gpu> gpu_;
   std::optional<CudaDevice> cuda_;
   std::optional<DeviceStream> compute_stream_;
-  std::unique_ptr<CollectiveBackend> backend_;    // of host memory, and of the GPU's by way of it
-  std::unique_ptr<CollectiveBackend> over_nccl_;  // of the GPU's; null: backend_ is
+  std::unique_ptr<CollectiveBackend> backend_;    // for host memory, and for GPU memory through it
+  std::unique_ptr<CollectiveBackend> over_nccl_;  // for GPU memory; null: backend_ serves it
 };
 
 }  // namespace tandem

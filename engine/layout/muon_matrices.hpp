@@ -4,8 +4,8 @@
 // DeepSpeed's rule (its use_muon): two dimensions or more, and a name with neither "embed" nor
 // "lm_head". A parameter is what the Hugging Face checkpoint has, so q, k and v are a matrix each
 // where the checkpoint has three, and one where it has them joined. With three dimensions each
-// slice along the first is a matrix (stacked experts); with four or more (filters) all behind the
-// first are the columns. Pure: any thread.
+// slice along the first is a matrix (stacked experts); with four or more (filters) all dimensions
+// after the first are the columns. Pure: any thread.
 #pragma once
 
 #include <cstddef>

@@ -47,7 +47,7 @@ struct RankShape {
   ShadowBudget shadows;
   std::size_t device_bytes = 0;  // of an accelerator's memory; 0: not known
 
-  /// As a config and the engine's options say.
+  /// Returns the shape for a config and the engine's options.
   static RankShape of(const Config& config, const EngineOptions& options);
 };
 
@@ -59,10 +59,10 @@ struct UnitSizes {
   StateSizes state;             // master and moments; frozen: the master of 16-bit weights alone
   std::size_t accumulator = 0;  // 0: frozen
   std::size_t shadow = 0;       // what an update ahead of the verdict needs; 0: frozen
-  StatePlacement placement = StatePlacement::kHost;  // what is frozen stays there
+  StatePlacement placement = StatePlacement::kHost;  // frozen units: kHost
   bool gradient_on_device = false;                   // the accumulator lies there
   bool weights_on_nvme = false;      // weights, accumulator and state lie in the file
-  std::size_t shadow_on_device = 0;  // of `shadow`, what lies beside arrays of the device
+  std::size_t shadow_on_device = 0;  // the part of `shadow` in device memory
 
   [[nodiscard]] std::size_t moments() const noexcept {
     return state.state[0] + state.state[1] + state.scale[0] + state.scale[1];

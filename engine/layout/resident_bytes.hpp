@@ -6,7 +6,7 @@
 namespace tandem {
 
 struct ResidentBytes {
-  std::size_t weights = 0;     // in compute type, slots included; fp32: the master is this
+  std::size_t weights = 0;     // in compute type, slots included; in fp32 they are the master
   std::size_t gradients = 0;   // accumulators and slots
   std::size_t optimizer = 0;   // moments, and the master of 16-bit weights
   std::size_t shadows = 0;     // for updates ahead of the verdict

@@ -9,11 +9,10 @@
 //
 // All stages share one mechanism: a unit is gathered when a visit needs a newer version than the
 // rank has, its gradient is reduced after each micro-step, and each rank updates what it keeps. At
-// stage 3 small units stay replicated too (stage3_param_persistence_threshold), since a gather of
-// few bytes costs as much as one of many, and so do those that ask for it
-// (UnitSpec::stays_gathered). Units whose experts are spread over ranks (ep_size > 1) are sharded
-// as at stage 3, at every stage: a rank keeps a slice of its expert slice, and a gather completes
-// the expert slice.
+// stage 3 small units stay replicated, too (stage3_param_persistence_threshold), because a gather
+// of few bytes costs as much as a gather of many; so do units with UnitSpec::stays_gathered. Units
+// whose experts are spread over ranks (ep_size > 1) are sharded as at stage 3, at every stage: a
+// rank keeps a slice of its expert slice, and a gather completes the expert slice.
 #pragma once
 
 #include <cstddef>
@@ -46,9 +45,9 @@ struct Sharding {
   [[nodiscard]] bool is_sharded(const UnitSpec& unit) const noexcept {
     return state_sharded || unit.ep_size > 1;
   }
-  /// How the unit is divided: the slices of all ranks.
+  /// Returns how the unit is divided into the slices of all ranks.
   [[nodiscard]] UnitLayout layout_of(const UnitSpec& unit) const;
-  /// The number of this rank's slice of it.
+  /// Returns the number of this rank's slice of the unit.
   [[nodiscard]] std::uint32_t slice(const UnitSpec& unit) const noexcept {
     return is_sharded(unit) ? rank : 0;
   }
@@ -57,7 +56,7 @@ struct Sharding {
   [[nodiscard]] UnitLayout gathered_layout_of(const UnitSpec& unit) const;
 };
 
-/// From one expert's run to the next, in elements.
+/// Returns the distance from one expert's run to the next, in elements.
 [[nodiscard]] std::int64_t expert_stride(const UnitSpec& unit);
 
 }  // namespace tandem

@@ -36,7 +36,7 @@ struct UnitUse {
   std::size_t communicator = kWorld;  // the collectives that its gathers and reductions go through
   // The gather's number among all gathers of its communicator, relative to the pass.
   std::uint64_t order = 0;
-  std::uint64_t blocks = 1;     // that a reduction of its gradient adds up, each with a number
+  std::uint64_t blocks = 1;     // that a reduction of its gradient adds; each has an order number
   bool first_gradient = false;  // backward: opens the unit's gradient slot in this micro-step
   bool last_gradient = false;   // backward: no later visit of this micro-step adds to it
   std::uint64_t gradient_ticket = 0;  // of the gradient pool, where first_gradient
@@ -53,13 +53,13 @@ struct Visit {
 /// The visits of one pass, in order.
 struct StepPlan {
   std::vector<Visit> visits;
-  std::vector<std::uint64_t> tickets;  // [pool] how far the pass moves its ticket counter on
+  std::vector<std::uint64_t> tickets;           // [pool] number of tickets that the pass uses
   std::vector<std::uint64_t> gradient_tickets;  // [gradient pool] the same
-  CommunicatorOrders gathers = {};              // uses in all
+  CommunicatorOrders gathers = {};              // number of gathers
 
-  /// One optimizer step of `micro_steps` forward and backward sweeps.
+  /// Returns the plan of one optimizer step: `micro_steps` forward and backward sweeps.
   static StepPlan training(const Model& model, const SlotClasses& classes, std::size_t micro_steps);
-  /// One forward sweep without backward.
+  /// Returns the plan of one forward sweep without backward.
   static StepPlan inference(const Model& model, const SlotClasses& classes);
 
   /// Returns, by unit, the number of the first visit that uses it: the deadline of its update.

@@ -80,10 +80,10 @@ struct Change {
 
 struct FitReport {
   MemoryPlan plan;
-  std::optional<Shortfall> lacks;  // nothing: it fits
+  std::optional<Shortfall> lacks;  // absent: the run fits
   // If it does not fit: the smallest change without more ranks; NVMe is the last resort.
   std::optional<Change> change;
-  std::optional<Change> ranks;  // where that is none or files: a change with more ranks
+  std::optional<Change> ranks;  // with more ranks, if `change` is absent or uses NVMe
 
   /// One line: what is short and what to do.
   [[nodiscard]] std::string advice() const;
@@ -105,7 +105,8 @@ class DoesNotFit : public Error {
   std::string table_;
 };
 
-/// Throws DoesNotFit unless it fits; `with_table`: one rank's error is enough to carry it.
+/// Throws DoesNotFit unless the run fits. `with_table`: whether the error carries the table; one
+/// rank's error with it is enough.
 void require_fit(const FitReport& report, const MemoryLimits& limits, bool with_table = true);
 
 }  // namespace tandem

@@ -33,13 +33,13 @@ enum class MemoryPurpose : std::uint8_t {
   kGatherSlots,    // gathered units
   kGradients,      // accumulators
   kGradientSlots,  // gradients of whole units, until they are reduced
-  kMaster,         // what of the fp32 weights the weights are not
+  kMaster,         // fp32 weights, as far as the weights do not contain them
   kMoments,        // of the optimizer
   kShadows,        // out-of-place copies of units that are updated ahead of the verdict
   kActivations,
   kLoss,        // logits, their gradient, and the head's weight gradient
   kAllocator,   // freed blocks that malloc cannot use again
-  kStaging,     // of copies and saving; packed operands of matmuls
+  kStaging,     // buffers of copies and saves; packed operands of matmuls
   kCheckpoint,  // units copied because their update comes before a save gets to them
   kProcess,     // libraries, data set, tokenizer, a trace's records; the accelerator's context
   kSaved        // files of the trained model
@@ -57,8 +57,8 @@ struct PlanInput {
   std::int64_t length = 1;      // tokens of its longest row
   bool packed = false;          // rows hold several documents
   std::int64_t sharers = 1;     // ranks that share each row
-  bool shadows_chosen = false;  // as many as there is room for, when nothing else wants it
-  bool offload_chosen = false;  // of boundaries as few leave as make it fit
+  bool shadows_chosen = false;  // as many shadows as the memory that is left holds
+  bool offload_chosen = false;  // as few boundaries are offloaded as make the run fit
   std::int64_t world_size = 1;
   std::int64_t ranks_per_host = 1;
   bool accelerator = false;
@@ -71,7 +71,7 @@ struct PlanInput {
     return shape.engine.activation_checkpointing &&
            (has_device() || !shape.engine.nvme.path.empty());
   }
-  /// An accelerator, or one that is simulated.
+  /// Whether the run has an accelerator, real or simulated.
   [[nodiscard]] bool has_device() const {
     return accelerator || shape.engine.device != DeviceKind::kCpu;
   }
@@ -105,8 +105,8 @@ struct MemoryPlan {
   /// of them that are not kept for the whole run: boundaries between segments.
   std::int64_t simulated_bytes = 0;
   std::int64_t simulated_boundaries = 0;
-  std::size_t leaving_boundaries = 0;  // that lie elsewhere between forward and backward
-  std::int64_t leaving_bytes = 0;      // of these together
+  std::size_t leaving_boundaries = 0;  // number of offloaded boundaries
+  std::int64_t leaving_bytes = 0;      // their bytes
   // Bytes that a rank reads from and writes to the file in a step. `nvme_updating`: by updates,
   // after the verdict and under the next forward, which also gathers weights. `nvme_computing`: by
   // gathers and reductions during backward and further micro-steps, and by boundaries, written in

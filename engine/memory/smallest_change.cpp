@@ -1,11 +1,12 @@
 // engine/memory/smallest_change.cpp — the search of memory_check.hpp: settings of a run, each with
 // levels from mild to harsh.
 //
-// Changes that cost only time come before those that change numbers, these before those that train
-// something else. Files on a local disk and more machines are tried by callers that allow them. A
-// change has at most four parts; all combinations are tried, and the least sum of costs wins. A
-// plan of a slim copy of the model (one parameter per unit) takes some microseconds, so that
-// thousands are no matter; what is found is planned once more with the model itself.
+// Changes that cost only time come before changes of numbers, and these before changes of what is
+// trained. Files on a local disk and more machines are tried if the caller allows them. A change
+// has at most four parts; all combinations are tried, and the smallest sum of costs wins. The
+// search plans a slim copy of the model (one parameter per unit), which takes microseconds, so that
+// it can try thousands of combinations; the change that it finds is planned once more with the
+// model itself.
 #include <algorithm>
 #include <functional>
 #include <limits>

@@ -22,7 +22,7 @@ namespace tandem {
 [[nodiscard]] CommsLog::Options comms_log_options(const CommsLoggerConfig& config);
 
 struct CommsRow {
-  std::string operation;  // with debug: and the unit that it was of
+  std::string operation;  // with debug: and its unit
   std::int64_t ranks = 1;
   std::int64_t message_bytes = 0;
   std::int64_t block_bytes = 0;
@@ -34,7 +34,7 @@ struct CommsRow {
   // If CommsSummary::compares_stragglers: the number of compared operations, the latest ones that
   // were kept.
   std::int64_t compared = 0;
-  double least_s = 0;      // sum of the shortest time that a rank had for each
+  double least_s = 0;      // sum of the shortest time of any rank for each
   double straggler_s = 0;  // sum of this rank's time beyond that
 };
 
@@ -42,7 +42,7 @@ struct CommsSummary {
   bool enabled = false;
   std::int64_t world_size = 1;
   std::vector<CommsRow> rows;  // by operation, then by size
-  std::uint64_t left_out = 0;  // operations of sizes that were too many
+  std::uint64_t left_out = 0;  // operations not counted, because there were too many sizes
   bool compares_stragglers = false;
 };
 
@@ -57,7 +57,7 @@ void compare_stragglers(CommsSummary& summary, std::span<const float> mine,
 /// Returns this rank's times of its latest operations, of all rows in the summary's order.
 [[nodiscard]] std::vector<float> latest_times(std::span<const CommsLog* const> logs);
 
-/// As log_summary() prints it.
+/// Returns the table as log_summary() prints it.
 [[nodiscard]] std::string comms_table(const CommsSummary& summary);
 /// comms.json: {"world_size", "left_out", "rows": [...]}, fields as in CommsRow.
 [[nodiscard]] std::string comms_json(const CommsSummary& summary);

@@ -28,12 +28,13 @@ struct SegmentShape {
   std::int64_t attention_window = 0;  // keys that a position sees; 0: all
 };
 
-/// One segment's forward over `sequences` of `length` tokens: 2 per weight and token, and for
-/// attention 4 x width x length (the window, where that is less) per token (scores and their sums,
-/// not halved for causal masks, as in example_tflops).
+/// Returns the operations of one segment's forward over `sequences` of `length` tokens: 2 per
+/// weight and token, and for attention 4 x width x length (the window, where that is less) per
+/// token (scores and their sums, not halved for causal masks, as in example_tflops).
 [[nodiscard]] double forward_flops(const SegmentShape& shape, std::int64_t sequences,
                                    std::int64_t length) noexcept;
-/// Its backward: twice the forward, and the forward once more when activations are recomputed.
+/// Returns those of its backward: twice the forward, and the forward once more if activations are
+/// recomputed.
 [[nodiscard]] double backward_flops(const SegmentShape& shape, std::int64_t sequences,
                                     std::int64_t length, bool recomputes) noexcept;
 

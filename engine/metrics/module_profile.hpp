@@ -34,7 +34,7 @@ struct ModuleProfile {
 struct BatchExtents {
   std::int64_t rows = 0;
   std::int64_t length = 1;  // tokens of a row
-  double share = 1;         // of it this rank's, where ranks share rows
+  double share = 1;         // this rank's share of it, if ranks share rows
 };
 
 struct SegmentSeconds {

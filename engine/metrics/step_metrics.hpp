@@ -25,7 +25,7 @@ struct StepMetrics {
   double tokens_per_s = 0;
   double tflops = 0;              // the DeepSpeed example's formula (flops.hpp)
   double overlap_efficiency = 0;  // T*/T
-  double optimizer_s = 0;         // the pool worked, of which the compute lane waited for:
+  double optimizer_s = 0;         // the pool worked; of that the compute lane waited for:
   double exposed_optimizer_s = 0;
   double exposed_gather_s = 0;
   double exposed_reduce_s = 0;

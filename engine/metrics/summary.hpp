@@ -35,7 +35,7 @@ class StepTimes {
 
   std::int64_t count_ = 0;
   std::vector<double> exact_;          // all, as long as there are no buckets
-  std::vector<std::int64_t> buckets_;  // how many of a time
+  std::vector<std::int64_t> buckets_;  // number of times in each
 };
 
 struct MemoryFigure {
@@ -58,10 +58,10 @@ struct RunSummary {
   double peak_tflops = 0;  // of all ranks' devices, as measured at the end
   double mfu = 0;          // 0: the peak is not known
   double overlap_efficiency = 0;
-  double optimizer_s = 0;                     // of a step, as the next
+  double optimizer_s = 0;                     // mean per step
   double exposed_optimizer_s = 0;             // mean per step
   std::int64_t unlabelled_micro_batches = 0;  // without a label; of all ranks
-  std::int64_t unlabelled_steps = 0;          // none of whose micro-batches has one
+  std::int64_t unlabelled_steps = 0;          // steps of which no micro-batch has one
   std::int64_t speculation_steps = 0;
   std::int64_t speculation_rollbacks = 0;
   std::int64_t speculation_skips = 0;

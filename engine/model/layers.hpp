@@ -64,7 +64,7 @@ struct LinearOptions {
 [[nodiscard]] Layer linear(std::int64_t in, std::int64_t out, LinearOptions options = {});
 /// Ids [...] -> [..., width]; values of a normal distribution.
 [[nodiscard]] Layer embedding(std::int64_t ids, std::int64_t width, double deviation = 1);
-/// Over the last dimension.
+/// Normalises over the last dimension.
 [[nodiscard]] Layer layer_norm(std::int64_t width, double eps = 1e-5);
 /// A function without parameters: activation(at::tanh).
 [[nodiscard]] Layer activation(std::function<at::Tensor(const at::Tensor& input)> function);

@@ -61,7 +61,7 @@ class BandwidthCache {
   std::string path_;
 };
 
-/// The name of this machine and this kernel in the file.
+/// Returns the key of this machine and this kernel in the file.
 [[nodiscard]] std::string cache_key(const UpdateKernel& kernel);
 
 /// measure_update_speed() through the user's file.

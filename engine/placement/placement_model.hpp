@@ -23,7 +23,7 @@ namespace tandem {
 /// Bytes per second.
 struct PlacementSpeeds {
   double host_update = 50e9;           // read and written by updates on the pool
-  double host_update_speculative = 0;  // by those that begin before the verdict; 0: the same
+  double host_update_speculative = 0;  // by speculative updates; 0: the same
   double to_device = 25e9;
   double to_host = 25e9;
   double device_memory = 2e12;
@@ -32,16 +32,16 @@ struct PlacementSpeeds {
 
 /// The traffic of one unit in one step, in bytes.
 struct PlacementUnit {
-  double weights = 0;      // what a gather brings to the device
-  double gradient = 0;     // what a reduction takes from it
+  double weights = 0;      // that a gather copies to the device
+  double gradient = 0;     // that a reduction copies from it
   double accumulator = 0;  // that a reduction writes
-  double update = 0;       // what an update reads and writes
-  double state_in = 0;   // what a streamed one reads of the host, or of NVMe; written back: as much
-  double optimizer = 0;  // master and moments
+  double update = 0;       // that an update reads and writes
+  double state_in = 0;     // that a streamed update, or one on NVMe, reads and writes back
+  double optimizer = 0;    // master and moments
   // host memory with the state there; streamed: without the accumulator, on one rank
   double on_host = 0;
   double on_device = 0;      // device memory with all state there
-  double when_streamed = 0;  // and when streamed
+  double when_streamed = 0;  // device memory when streamed
   bool is_movable = true;    // not frozen
   bool has_shadow = true;
   bool has_shadow_on_nvme = false;  // with its state there
@@ -70,7 +70,7 @@ struct PlacementProblem {
   double device_buffer_bytes = 0;  // of the device's, once anything is streamed
   double host_buffer_bytes = 0;    // of the host's, once anything is updated on the device
 
-  /// Memory of a placement.
+  /// Return the memory that a placement takes.
   [[nodiscard]] double device_bytes_of(std::span<const StatePlacement> placements) const;
   [[nodiscard]] double host_bytes_of(std::span<const StatePlacement> placements) const;
   [[nodiscard]] bool fits(std::span<const StatePlacement> placements) const {

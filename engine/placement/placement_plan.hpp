@@ -19,7 +19,7 @@ namespace tandem {
 /// Bytes that updates on the pool read and write per second.
 struct HostUpdateSpeeds {
   double in_place = 50e9;
-  double speculative = 0;  // of those that begin before the verdict; 0: there are none
+  double speculative = 0;  // of speculative ones; 0: there are none
 
   /// Measured, or from the user's file.
   [[nodiscard]] static HostUpdateSpeeds of(UpdateKernel kernel, bool speculates);
@@ -59,7 +59,7 @@ struct PlannedPlacement {
   // share of the optimizer's bytes that stays on the host, streamed ones included
   double host_ratio = 1;
   double step_s = 0;       // predicted
-  double host_step_s = 0;  // with all of it there
+  double host_step_s = 0;  // predicted with all state there
   bool chosen = false;     // by the solver
 
   /// "embedding, block 0-3 on the device; ...: 62 % of the state on the host; a step of 81.2 ms

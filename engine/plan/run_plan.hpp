@@ -3,17 +3,18 @@
 //
 // Engine, the trainers and `tandem plan` all call plan_run(). State is placed by the first of these
 // rules that applies:
-//   1. NVMe                        as far as a ratio says, else all but what a given limit of host
-//                                  memory holds, from the first unit on; where the CPU computes
-//                                  also where a folder is given: what a ratio says, and what the
-//                                  host's free memory does not hold
+//   1. placement nvme              a ratio's share stays on the host; without a ratio the first
+//                                  units stay that a given limit of host memory holds
+//      the CPU computes, and a folder on NVMe is given
+//                                  the state that the host's free memory does not hold goes there,
+//                                  and, with a ratio, all but its share
 //   2. the CPU computes            all on the host
 //   3. EngineOptions::placements   as given, unit by unit
 //   4. a placement other than auto, or a ratio (of the options, else of the config)
-//                                  that share leaves the host, from the first unit on
+//                                  units leave the host, from the first one on; that share stays
 //   5. the config does not offload the optimizer, and the device has room for all state
 //                                  all on the device, as DeepSpeed does
-//   6. else                        the solver's: the shortest step of those that fit
+//   6. else                        the solver's: of the placements that fit, the shortest step
 // With an accelerator and a folder on NVMe, state that rules 4 to 6 leave on the host and that does
 // not fit there goes to the folder: neighbouring units, chosen by the predicted step.
 // choose_offload() decides about boundaries. Collective: every rank calls it, and all use rank 0's
@@ -35,9 +36,9 @@
 
 namespace tandem {
 
-/// The limits of a run, where they are not those of this machine.
+/// Limits of a run that replace those of this machine.
 struct RunLimits {
-  MemoryLimits memory;                   // absent ones: what is free here
+  MemoryLimits memory;                   // absent: the free memory here
   std::int64_t ranks_per_host = 0;       // 0: all ranks
   std::optional<SimSpec> device_speeds;  // absent: EngineOptions::sim, or measured on the GPU
   std::optional<HostUpdateSpeeds> host_updates;  // absent: measured on this host
@@ -46,7 +47,7 @@ struct RunLimits {
 
 /// The largest micro-batch that will come.
 struct LargestBatch {
-  std::int64_t records = 0;  // there are in all; 0: not known, as many as the config's micro-batch
+  std::int64_t records = 0;  // in all; 0: not known, then the config's micro-batch counts
   std::int64_t length = 1;   // tokens of the longest row; 1 without tokens
   bool packed = false;       // Dataset::packed()
 };

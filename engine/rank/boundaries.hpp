@@ -1,22 +1,25 @@
-// engine/rank/boundaries.hpp — the boundaries between segments that activation checkpointing keeps,
-// as far as they lie elsewhere between forward and backward (activation offload).
+// engine/rank/boundaries.hpp — offloads boundaries between segments: copies them away in forward
+// and back in backward (activation offload).
 //
-// Boundary b is the input of segment b; 1 to `leaving` leave (boundary_share.hpp).
+// Boundary b is the input of segment b, which activation checkpointing keeps; visit b is segment
+// b's visit. Boundaries 1 to `leaving` are offloaded (boundary_share.hpp).
 // In forward:
-//   behind visit b - 1   leave(): a copy of it begins; visits b and b + 1 run
-//   before visit b + 2   left(): the copy is done; the visit begins with free()
+//   after visit b - 1    leave() starts the copy away; visits b and b + 1 run
+//   before visit b + 2   left() awaits the copy; the visit begins with free()
 // In backward:
-//   before visit b + 1   bring(): a copy back begins
-//   before visit b       there(): it is done; the visit begins with take(), and gone() is behind it
-// So in forward a boundary has two visits to leave in, and three of those that leave are where
-// segments compute; in backward it has one visit, which is longer, and there are two.
-// Beside a simulated device it also counts what all boundaries take of the device's memory.
-// The micro-batch (micro_batch.hpp) owns the boundaries; here is when they move.
-// Invariant: segments see the same bits, strides and type as without it. A boundary that is no
-// dense tensor stays.
-// Failure: of a copy: thrown where it is awaited.
-// Thread rule: the loop's thread, but for what is marked for the compute lane. On a GPU that is
-// called behind the queued work before it, so memory made there is looked at behind an event.
+//   before visit b + 1   bring() starts the copy back
+//   before visit b       there() awaits it; the visit begins with take(); gone() follows the visit
+// So a copy away has two visits to finish in, and three offloaded boundaries are in the memory
+// where segments compute. A copy back has one visit, which is longer, and two boundaries are there.
+// With a simulated device, this class also counts the bytes of all boundaries in the device's
+// memory.
+// The micro-batch (micro_batch.hpp) owns the boundaries; this class moves them.
+// Invariant: segments see the same bits, strides and type as without offload. A boundary that is
+// not a dense tensor stays.
+// Failure: an error of a copy is thrown where the copy is awaited.
+// Thread rule: the loop's thread, except functions marked for the compute lane. On a GPU those are
+// called in the order of the queued work, possibly only when the stream reaches them, so what they
+// write to a slot is read after an event behind that work.
 #pragma once
 
 #include <cstddef>
@@ -40,34 +43,37 @@ namespace tandem {
 class Boundaries {
  public:
   struct Options {
-    Scope* scope = nullptr;  // outlives it, as all that follows
+    Scope* scope = nullptr;  // outlives this object, as do the next two
     ComputeQueue* compute = nullptr;
     Accelerator* accelerator = nullptr;    // null: the CPU computes
-    std::unique_ptr<BoundaryPlace> place;  // null: none leaves
+    std::unique_ptr<BoundaryPlace> place;  // null: none is offloaded
     std::size_t leaving = 0;
     std::size_t segments = 0;
   };
   explicit Boundaries(Options options);
 
   // ---- forward ----
-  /// Compute lane, at the end of visit b - 1.
+  /// Compute lane, at the end of visit b - 1: notes the size of boundary b and, if it is offloaded,
+  /// its memory.
   void made(std::size_t b, MicroBatch& batch);
-  /// Behind visit b - 1.
+  /// After visit b - 1: starts the copy away if boundary b is offloaded.
   void leave(std::size_t b);
-  /// Until no copy of it is under way.
+  /// Waits until no copy of boundary b is under way.
   Task<> copied(std::size_t b);
-  /// Until boundary b can be freed, before visit b + 2.
+  /// Waits, before visit b + 2, until boundary b can be freed.
   Task<> left(std::size_t b);
-  /// Compute lane, at the beginning of a visit behind left(b).
+  /// Compute lane, at the beginning of a visit after left(b): frees the boundary if it was copied
+  /// away.
   void free(std::size_t b, MicroBatch& batch);
 
   // ---- backward ----
-  /// Begins to bring it back, unless that has begun.
+  /// Makes memory for boundary b and starts the copy back, unless that has begun.
   Task<> bring(std::size_t b, std::shared_ptr<MicroBatch> batch);
+  /// Brings boundary b back and waits until it is there.
   Task<> there(std::size_t b, std::shared_ptr<MicroBatch> batch);
-  /// Compute lane, at the beginning of visit b.
+  /// Compute lane, at the beginning of visit b: hands the boundary to the segment's backward.
   void take(std::size_t b, MicroBatch& batch);
-  /// Behind visit b.
+  /// After visit b, which has used the boundary.
   void gone(std::size_t b);
 
   [[nodiscard]] bool leaves(std::size_t b) const noexcept { return b >= 1 && b <= leaving_; }
@@ -77,20 +83,21 @@ class Boundaries {
 
  private:
   struct Slot {
-    std::span<std::byte> memory;  // while it is here; the lane's, but while it is copied
+    std::span<std::byte> memory;  // where segments compute; the lane's, except during a copy
     std::size_t bytes = 0;
-    bool stays = false;     // this micro-batch's is not dense
+    bool stays = false;     // it is not dense in this micro-batch
     bool brought = false;   // bring() has begun
-    std::int64_t held = 0;  // of a simulated device's memory
+    std::int64_t held = 0;  // bytes counted in a simulated device's memory
     Event done{true};       // no copy is under way
     std::exception_ptr failure;
   };
   enum class Way : std::uint8_t { kOut, kBack };
 
-  /// Behind `made`, the work that made the tensor.
+  /// Copies boundary b after `made`, the event of the work that made the tensor (absent: it is
+  /// made).
   static Task<> move(Boundaries* self, std::size_t b, Way way, std::optional<DeviceEvent> made);
   void begin(Name what, std::size_t b, Way way);
-  /// Counts the slot in or out of a simulated device's memory.
+  /// Adds the slot's bytes to those in a simulated device's memory, or takes them off.
   void hold(Slot& slot, bool held);
   [[nodiscard]] bool counts() const noexcept {
     return accelerator_ != nullptr && accelerator_->is_simulated();

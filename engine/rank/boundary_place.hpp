@@ -1,15 +1,19 @@
-// engine/rank/boundary_place.hpp — where boundaries of segments lie between forward and backward,
-// and how they get there.
+// engine/rank/boundary_place.hpp — the host memory or files in which boundaries between segments
+// lie from forward to backward, and the copies to and from them.
 //
-// Beside an accelerator that is pinned host memory: a place for each boundary, made when the first
-// micro-batch comes and grown when a larger one does. Copies go by pieces, two of a boundary at a
-// time, so that what else uses the link waits for a few pieces at most; on their way back they go
-// behind weights that can be copied by then (of StagedBackend's gathers). Where the CPU computes it
-// is a file for each boundary, without a name, on NVMe, by way of stages in memory that read() and
-// write() of a StateFile can use. Invariant: the bytes that come back are those that went, of the
-// last micro-batch. Buffers: of a transfer, until its task ends. One transfer of a boundary is
-// under way at a time. Failure: DeviceError; Error(kFailure) that names the boundary where the disk
-// fails; Error(kRefused) where there is no room. Thread rule: the loop's thread; room(): any.
+// With an accelerator the place is pinned host memory: one buffer for each boundary, allocated at
+// the first micro-batch and enlarged for a larger one. Copies go in pieces, at most two of a
+// boundary at a time, so that other traffic on the link waits for a few pieces at most. On the way
+// back a piece waits for the copies of weights that are already queued
+// (CollectiveBackend::gathers_queued()).
+// If the CPU computes, the place is an unnamed file on NVMe for each boundary; the bytes pass
+// through transfer buffers that StateFile can read and write directly.
+// Invariant: the bytes that come back are those that left, of the last micro-batch.
+// Buffers: a transfer's memory is lent until its task ends; at most one transfer of a boundary is
+// under way.
+// Failure: DeviceError; Error(kFailure), which names the boundary, if the disk fails;
+// Error(kRefused) if there is no room.
+// Thread rule: the loop's thread; room(): any.
 #pragma once
 
 #include <array>
@@ -38,22 +42,22 @@ class BoundaryPlace {
   virtual ~BoundaryPlace() = default;
   virtual Task<> take_away(std::size_t boundary, std::span<const std::byte> from) = 0;
   virtual Task<> bring_back(std::size_t boundary, std::span<std::byte> into) = 0;
-  /// Memory that the boundary comes back to, good until the next one but two has come back; null:
-  /// any memory where segments compute.
+  /// Returns the memory into which the boundary must be brought back, valid until the third
+  /// boundary after it comes back; null: any memory where segments compute will do.
   virtual std::byte* room(std::size_t boundary) {
     (void)boundary;
     return nullptr;
   }
-  /// Host memory that it has by now.
+  /// Returns the bytes of host memory allocated so far.
   [[nodiscard]] virtual std::size_t host_bytes() const noexcept = 0;
 };
 
-/// Boundaries of a device's memory, in pinned host memory.
+/// Keeps boundaries of device memory in pinned host memory.
 class HostBoundaries final : public BoundaryPlace {
  public:
   static constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
 
-  /// `accelerator` outlives it; it is connected. `names`: [boundary], in traces.
+  /// `accelerator` is connected and outlives this object. `names`: [boundary], for traces.
   HostBoundaries(Accelerator& accelerator, std::vector<Name> names);
   ~HostBoundaries() override;
 
@@ -75,15 +79,15 @@ class HostBoundaries final : public BoundaryPlace {
   std::vector<Slot> slots_;  // [boundary]
 };
 
-/// Boundaries of host memory, in files.
+/// Keeps boundaries of host memory in files.
 class FileBoundaries final : public BoundaryPlace {
  public:
   struct Options {
     FileIo* io = nullptr;       // outlives it
     CpuPool* copies = nullptr;  // likewise
-    std::string path;           // of the files, with a number behind it
+    std::string path;           // of the files; a number is appended
     std::size_t block_bytes = std::size_t{1} << 20;
-    BusyTime* busy = nullptr;        // as StateFile::open() has it
+    BusyTime* busy = nullptr;        // as in StateFile::Options
     std::vector<std::string> names;  // [boundary], for messages
   };
   explicit FileBoundaries(Options options);

@@ -1,11 +1,11 @@
-// engine/rank/compute_queue.hpp — how a rank computes: the compute lane, and the device that its
-// work goes to.
+// engine/rank/compute_queue.hpp — runs a rank's work on the compute lane, or queues it there for a
+// GPU.
 //
-// Where the CPU or a simulated device computes, work is done when run() ends. On a GPU it is queued
-// then, in the order of the calls, and the next operation on the same memory waits behind in_use(),
-// on the device. So work holds what it uses by value.
+// If the CPU or a simulated device computes, work is done when run() ends. On a GPU it is then only
+// queued, in the order of the calls, and the next operation on the same memory waits for it on the
+// device (in_use()). So work must own what it uses.
 // Invariant: all work of a rank runs on the lane's thread.
-// Thread rule: the loop's thread, but for what is marked for the compute lane.
+// Thread rule: the loop's thread, except functions marked for the compute lane.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 
 namespace tandem {
 
-/// Seconds of work in visits of each segment.
+/// Seconds of work in each segment's visits, by phase.
 class VisitTimes {
  public:
   explicit VisitTimes(std::size_t segments) : seconds_(2 * segments) {}
@@ -45,39 +45,42 @@ class VisitTimes {
 class ComputeQueue {
  public:
   /// `scope`, `model`, `accelerator` (null: the CPU computes) and `driver` (null: the lane has a
-  /// thread) outlive it. `recomputes`: backward computes activations anew.
+  /// thread) outlive this object. `recomputes`: backward runs the forward again.
   ComputeQueue(Scope& scope, const Model& model, Accelerator* accelerator, bool recomputes,
                LaneDriver* driver = nullptr);
 
-  /// Before all else: binds the lane to `cores` (empty: to none), tells it how many `threads` its
-  /// work has, calls `prepare_thread` there and gives the lane its device.
+  /// Prepares the lane; call it before all other work. Binds the lane's thread to `cores` (empty:
+  /// does not bind it), tells the lane that its work uses `threads` threads, calls `prepare_thread`
+  /// there, and on a GPU sets the thread's device.
   Task<> prepare(std::vector<int> cores, int threads,
                  std::function<void(int threads)> prepare_thread);
 
   [[nodiscard]] ComputeLane& lane() noexcept { return lane_; }
-  /// Whether work goes to a device of its own, behind the host.
+  /// Whether work is queued on a GPU and may end after run().
   [[nodiscard]] bool on_gpu() const noexcept {
     return accelerator_ != nullptr && !accelerator_->is_simulated();
   }
 
-  /// `what` is for messages. Throws Error(kRefused) when the device has no memory left for it.
+  /// Runs `work` on the lane; on a GPU only queues it. `what` names it in traces and messages.
+  /// Throws Error(kRefused) if the device has too little memory.
   Task<> run(Name what, std::function<void()> work);
-  /// On a GPU: these blocks are in use by what the lane was given so far; their next user waits for
-  /// it on the device. Gives the event behind it. Elsewhere: nothing, the work is done.
-  /// `seconds` (null: none) grows by what the device then needed for it.
+  /// On a GPU: marks `blocks` as in use by all work queued so far, so that the next operation on
+  /// them waits for it on the device, and returns an event behind that work. Elsewhere returns
+  /// nullopt, because the work is done. When the work has ended, its time on the device is added to
+  /// `seconds` (may be null).
   std::optional<DeviceEvent> in_use(std::span<std::byte* const> blocks,
                                     const std::shared_ptr<double>& seconds = nullptr);
 
-  /// Where losses of a step are read back to; the device reaches it.
+  /// Returns the memory into which losses of a step are read back; a GPU can write to it.
   [[nodiscard]] std::span<float> losses() noexcept { return losses_; }
 
-  /// Compute lane: a guard around a visit of a segment, which then takes at least as long as the
-  /// simulated device would need.
+  /// Compute lane: returns a guard around a segment's visit, which then takes at least as long as
+  /// the simulated device would need.
   [[nodiscard]] SegmentTime time_of(std::size_t segment, Phase phase, const BatchExtents& batch,
                                     TimePoint inputs_there);
-  /// When a device had done what it was given, as far as the loop knows.
+  /// Returns when a GPU finished its last work, as far as the loop knows.
   [[nodiscard]] TimePoint idle_since() const noexcept { return device_time_.free_since; }
-  /// Seconds in which the lane or its device has worked since the start.
+  /// Returns the seconds for which the device, or without one the lane, has worked since the start.
   [[nodiscard]] double busy_s() const noexcept;
 
  private:

@@ -1,9 +1,9 @@
-// engine/rank/device_copies.hpp — copies between a device and any memory of the host: at the start
-// and for saving, never in a step.
+// engine/rank/device_copies.hpp — copies between a device and any host memory: at the start and for
+// saving, never in a step.
 //
-// A GPU's copies go by way of the two halves of a pinned stage.
+// A GPU's copies pass through the two halves of a pinned transfer buffer, the stage.
 // Invariant: an operation has ended on the device when its task ends.
-// Thread rule: the loop's thread; operations that are asked for at once take turns.
+// Thread rule: the loop's thread; simultaneous operations use the stage one after another.
 // Errors: DeviceError.
 #pragma once
 
@@ -23,14 +23,14 @@ class DeviceCopies {
  public:
   static constexpr std::size_t kStageBytes = std::size_t{2} << 20;  // of both halves
 
-  /// `stage` outlives it; empty: the device reaches all memory of the host.
+  /// `stage` outlives this object; empty: the device can access all host memory.
   DeviceCopies(Device& device, std::span<std::byte> stage)
       : stream_(device.stream("copies of state")), stage_(stage) {}
 
   Task<> to_device(std::byte* to, std::span<const std::byte> from);
   Task<> to_host(std::span<std::byte> to, const std::byte* from);
   Task<> within_device(std::byte* to, const std::byte* from, std::size_t bytes);
-  /// Zeros; only the first few come from the host.
+  /// Fills the memory with zeros: the first are copied from the host, the rest within the device.
   Task<> clear(std::byte* memory, std::size_t bytes);
 
  private:
@@ -38,7 +38,7 @@ class DeviceCopies {
     return stage_.subspan(piece % 2 * (stage_.size() / 2), stage_.size() / 2);
   }
 
-  /// The stage is one operation's at a time.
+  /// The right to use the stage; one operation has it at a time.
   struct Turn {
     DeviceCopies* copies;
     explicit Turn(DeviceCopies* owner) noexcept : copies(owner) {}

@@ -1,11 +1,12 @@
-// engine/rank/frozen_base.hpp — which values the frozen units of a run have, as a number for each
-// parameter: the base that is beside what is trained.
+// engine/rank/frozen_base.hpp — checksums that identify the values of a run's frozen units, one for
+// each parameter.
 //
-// A checkpoint leaves out what its source gives again, and has these numbers, by which a run that
-// goes on with another base is refused. They are sums over elements of a mix of the value's fp32
-// bits and its place, so ranks sum up their slices in any order, and the precision changes nothing.
+// A checkpoint leaves out frozen values that the model's source gives again. It has these checksums
+// instead, and a run with other frozen values is refused when it resumes. A checksum is the sum
+// over elements of a mix of the value's fp32 bits and its index, so ranks can sum their slices in
+// any order, and the run's precision does not matter.
 // Invariant: a unit of which nothing was restored has the values of the model's source.
-// Thread rule: add() on any thread, for disjoint elements; else the loop's thread.
+// Thread rule: add() on any thread, for disjoint elements; everything else on the loop's thread.
 #pragma once
 
 #include <cstddef>
@@ -18,22 +19,22 @@ namespace tandem {
 
 class FrozenBase {
  public:
-  /// `model` outlives it.
+  /// `model` outlives this object.
   explicit FrozenBase(const Model& model);
 
-  /// Counts what the source gave for elements [begin, end) of the unit's parameter; of a unit that
-  /// learns nothing.
+  /// Adds the elements [begin, end) of the unit's parameter as the source gave them. Does nothing
+  /// if the unit is not frozen.
   void add(std::size_t unit, const ParameterSpec& parameter, std::int64_t begin, std::int64_t end,
            const float* values);
-  /// The unit was restored, with values of these sums, by parameter.
+  /// Records that the unit was restored to values with these sums, one for each parameter.
   void set(std::size_t unit, std::vector<std::uint64_t> sums);
 
-  /// Whether this rank's slice of the unit is what the source gave.
+  /// Whether this rank's slice of the unit has the source's values.
   [[nodiscard]] bool is_of_source(std::size_t unit) const { return is_of_source_[unit]; }
   [[nodiscard]] bool is_of_source() const;
   [[nodiscard]] bool any() const;
-  /// The sums over this rank's slices of the frozen unit, one for each parameter in the model's
-  /// order.
+  /// Returns the sums over this rank's slice of the frozen unit, one for each parameter in the
+  /// model's order.
   [[nodiscard]] const std::vector<std::uint64_t>& sums_of(std::size_t unit) const {
     return sums_[unit];
   }
@@ -43,7 +44,7 @@ class FrozenBase {
 
  private:
   const Model& model_;
-  std::vector<std::vector<std::uint64_t>> sums_;  // [unit][parameter]; none: it learns
+  std::vector<std::vector<std::uint64_t>> sums_;  // [unit][parameter]; empty: not frozen
   std::vector<bool> is_of_source_;
 };
 

@@ -1,11 +1,12 @@
 // engine/rank/rank.hpp — one rank: its parts and the actors between them.
 //
-// RankLayout says what lies where, RankMemory holds it, WeightLoader fills it, ComputeQueue
-// computes with it; here they are made in that order and wired to actors (make_actors). A Rank has
-// no schedule: TrainStep decides what happens when, with the parts. Nor has it threads, connections
-// or tensors: a TensorRank (engine/run/tensor_rank.hpp) has those, and the simulator has others.
-// Invariant: memory and pools outlive the actors, actors outlive what is asked of them.
-// Thread rule: the loop's thread, but for what a part marks for the compute lane.
+// RankLayout says what lies where, RankMemory allocates it, WeightLoader fills it, and ComputeQueue
+// computes with it; a Rank makes these parts (except the layout) and connects them to actors
+// (make_actors()). A Rank has no schedule: TrainStep decides when each part works. It has no
+// threads, connections or tensors either: a TensorRank (engine/run/tensor_rank.hpp) owns those, and
+// the simulator has its own.
+// Invariant: memory and pools outlive the actors; actors outlive the requests to them.
+// Thread rule: the loop's thread, except what a part marks for the compute lane.
 #pragma once
 
 #include <cstddef>
@@ -43,16 +44,16 @@
 namespace tandem {
 
 struct RankOptions {
-  RankShape shape;  // the engine's options among it
+  RankShape shape;  // contains the engine's options
   ZeroConfig zero;
   CommsLoggerConfig comms_logger = {};
   CorePlan cores;
   std::int64_t sequence_parallel_size = 1;
 
-  /// Fills in what the engine's options leave to the config.
+  /// Returns the options of a rank for a config and the engine's options.
   static RankOptions from(const Config& config, const EngineOptions& options, CorePlan cores);
 
-  /// The CPUs that threads are bound to: `cpus`, or none if cores are not pinned.
+  /// Returns the CPUs to which threads are bound: `cpus`, or none if cores are not pinned.
   [[nodiscard]] std::vector<int> bound(const std::vector<int>& cpus) const {
     return shape.engine.pin_cores ? cpus : std::vector<int>();
   }
@@ -68,7 +69,7 @@ struct Busy {
   double disk_s = 0;  // of NVMe
 };
 
-/// The threads, the device and the connections that a rank works with; they outlive it.
+/// The threads, the device and the connections with which a rank works; they outlive it.
 struct RankParts {
   EventLoop* loop = nullptr;
   CpuPool* optimizer_pool = nullptr;
@@ -79,27 +80,28 @@ struct RankParts {
   // Null: every rank has all experts.
   Collectives* expert_collectives = nullptr;
   CommsLog* comms_log = nullptr;                       // null: nothing is counted
-  std::function<void(int threads)> prepare_lane = {};  // ComputeQueue::prepare()
+  std::function<void(int threads)> prepare_lane = {};  // for ComputeQueue::prepare()
   LaneDriver* lane_driver = nullptr;                   // null: the lane has a thread
-  UpdateRunner* host_updates = nullptr;  // of state in host memory; null: the optimizer's pool
-  // False: a schedule is measured. All memory is addresses alone, and nothing loads or clears it;
-  // back end, device, lane and host_updates must touch none of it.
+  UpdateRunner* host_updates = nullptr;  // for state in host memory; null: the optimizer's pool
+  // False: only the schedule runs. Then memory is addresses alone, nothing loads or clears it, and
+  // back end, device, lane and host_updates must not access it.
   bool has_memory = true;
-  // Makes the back end of state on NVMe; empty: the options' one.
+  // Makes the file back end for NVMe; empty: the one that the options name.
   std::function<std::unique_ptr<FileBackend>()> nvme_files = {};
 };
 
 class Rank {
  public:
-  /// Allocates all memory. `layout` outlives it. Throws Error(kRefused) when there is none.
+  /// Allocates all memory. `layout` outlives this object. Throws Error(kRefused) if memory is too
+  /// small.
   Rank(const RankLayout& layout, RankOptions options, RankParts parts);
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  /// Loads the weights, and makes and starts the actors, which end() has to end.
+  /// Loads the weights, then makes and starts the actors; end() must be called afterwards.
   Task<> start();
-  /// Ends the actors and waits for their work. Once. `has_failed`: the caller knows why the rank
-  /// ends, and what fails with it is not reported.
+  /// Ends the actors and waits for their work; call it once. `has_failed`: the caller already knows
+  /// why the rank ends, so errors of its tasks are not reported.
   Task<> end(bool has_failed);
 
   [[nodiscard]] const RankOptions& options() const noexcept { return options_; }
@@ -120,7 +122,7 @@ class Rank {
   [[nodiscard]] GradientBucket* bucket(std::size_t unit) noexcept { return buckets_[unit].get(); }
   [[nodiscard]] CpuOptimizer& optimizer() noexcept { return *optimizer_; }
   [[nodiscard]] Collectives& collectives() noexcept { return *collectives_; }
-  /// Null where none leave, and none are counted.
+  /// Null if boundaries are neither offloaded nor counted.
   [[nodiscard]] Boundaries* boundaries() noexcept { return boundaries_.get(); }
   [[nodiscard]] ResidentBytes resident_bytes() const noexcept;
   /// This rank's place in the group that shares its rows.
@@ -131,7 +133,8 @@ class Rank {
 
   [[nodiscard]] Busy busy() const;
 
-  /// The counts of comms_logger of the loop's operations; null: it is off.
+  /// Returns comms_logger's counts of the operations that the loop issues; null if the logger is
+  /// off.
   [[nodiscard]] CommsLog* comms_log() noexcept { return parts_.comms_log; }
 
  private:
@@ -139,14 +142,14 @@ class Rank {
 
   void make_actors();
   void make_unit_actors(std::size_t unit);
-  /// The optimizer's options of a unit; after make_unit_actors().
+  /// Returns the optimizer's options for a unit; call it after make_unit_actors(unit).
   [[nodiscard]] CpuOptimizer::Unit optimizer_unit(std::size_t unit);
-  /// The runner of updates with that placement; null: the pool's threads.
+  /// Returns the runner of updates with that placement; null: the optimizer's pool.
   [[nodiscard]] UpdateRunner* runner_of(StatePlacement placement);
   [[nodiscard]] UpdateRunner* nvme_runner();
-  /// The back end, with shards and accumulators on NVMe where there are such.
+  /// Returns the back end; if weights lie on NVMe, one that reads and writes them there.
   [[nodiscard]] CollectiveBackend* with_nvme();
-  /// "weights of "block 3"", by the address of an array on NVMe.
+  /// Returns the name of the array at an address on NVMe: "weights of "block 3"".
   [[nodiscard]] std::string name_on_nvme(const void* array) const;
   Task<> open_nvme();
   FileIo& nvme_io();
@@ -161,8 +164,8 @@ class Rank {
   RowSharing row_sharing_;
   Scope scope_;
   ComputeQueue compute_;
-  std::optional<FileIo> nvme_io_;  // where anything lies on NVMe
-  BusyTime nvme_busy_;             // of all of it
+  std::optional<FileIo> nvme_io_;  // absent if nothing lies on NVMe
+  BusyTime nvme_busy_;             // of all transfers there
   std::unique_ptr<Boundaries> boundaries_;
   RankMemory memory_;
   WeightLoader loader_;
@@ -179,7 +182,7 @@ class Rank {
   std::unique_ptr<CpuOptimizer> optimizer_;
 };
 
-/// "block 3", by unit.
+/// Returns the units' names, such as "block 3", by unit.
 [[nodiscard]] std::vector<std::string> unit_names(const Model& model);
 
 }  // namespace tandem

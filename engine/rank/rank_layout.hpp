@@ -1,9 +1,8 @@
-// engine/rank/rank_layout.hpp — what follows from a model and the options of a run before anything
-// of a rank is allocated: how units are divided, which share slots, where each parameter lies, and
-// how many bytes that takes.
+// engine/rank/rank_layout.hpp — how a rank's units are divided, which of them share slots, where
+// each parameter lies, and how many bytes that takes; derived from a model and a run's options
+// before anything is allocated.
 //
-// Invariant: constant once made, and the same on all ranks but for the number of the rank's slice.
-// Any thread.
+// Invariant: constant once made; ranks differ only in the number of their slice. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +25,8 @@
 namespace tandem {
 
 struct RankLayout {
-  /// `model_in` outlives it. Throws user_error when the slots or the state layout that the options
-  /// ask for cannot work with the model.
+  /// `model_in` outlives this object. Throws user_error if the model cannot run with the slots or
+  /// the state layout of the options.
   RankLayout(const Model& model_in, RankShape shape_in, const ZeroConfig& zero, std::uint32_t world,
              std::uint32_t rank);
 
@@ -46,31 +45,35 @@ struct RankLayout {
   /// Whether the update of any unit touches the memory of an accelerator.
   [[nodiscard]] bool updates_on_device() const;
 
-  /// The first element of this rank's slice of a unit, in the unit's block.
+  /// Returns the position of this rank's slice of a unit in the unit's block, in elements.
   [[nodiscard]] std::size_t slice_begin(std::size_t unit) const;
   [[nodiscard]] std::size_t slice_elements(std::size_t unit) const {
     return parameters[unit].block.shard_elements;
   }
-  /// Where that slice begins when the units are laid end to end, each from a state block's boundary
-  /// on: stochastic rounding counts from there, whatever the number of ranks.
+  /// Returns where that slice begins if the units lie end to end, each from a multiple of
+  /// kScaleGroup on. Stochastic rounding counts from there, so its bits do not depend on the number
+  /// of ranks.
   [[nodiscard]] std::uint64_t first_element(std::size_t unit) const;
-  /// Whether the optimizer keeps that array (kMasterArray and on) of the parameter.
+  /// Whether the optimizer keeps that state array of the parameter: kMasterArray, or a moment after
+  /// it.
   [[nodiscard]] bool has_array(const ParameterSpec& parameter, std::uint32_t array) const;
-  /// The ranges of that slice that the optimizer writes: neither padding nor frozen parameters.
-  /// Their groups are the parameters'; LAMB's are the parameter's number in the unit, Muon's are
-  /// muon_group()'s. Throws user_error when one of them does not begin where the state layout can
-  /// begin.
+  /// Returns the ranges of that slice that the optimizer updates; padding and frozen parameters are
+  /// in none. A range's group is its parameter's group; for LAMB it is the parameter's number in
+  /// the unit, for Muon muon_group(). Throws user_error if a range begins where the state layout
+  /// does not allow it (int8: within a scale group).
   [[nodiscard]] std::vector<CpuOptimizer::Range> update_ranges(std::size_t unit) const;
 
-  /// Options of a unit's actors; memory, slots and collectives are still to be given.
+  /// Return the options of a unit's actors, except memory, slots and collectives, which the caller
+  /// adds.
   [[nodiscard]] ParameterShard::Options shard_options(std::size_t unit) const;
   [[nodiscard]] GradientBucket::Options bucket_options(std::size_t unit) const;
 
-  /// Where the padded block of a unit begins when the blocks of all units are laid end to end.
+  /// Returns where the padded block of a unit begins if the blocks of all units lie end to end.
   [[nodiscard]] std::int64_t flat_begin(std::size_t unit) const;
-  /// The name of the parameter at a position of that flat order.
+  /// Returns the name of the parameter at a position in that order.
   [[nodiscard]] std::string parameter_at_flat(std::int64_t position) const;
-  /// Hands out the parameters of a unit, given the fp32 values of its whole block.
+  /// Calls `visit` for each parameter of a unit; `block`: the fp32 values of the unit's whole
+  /// block.
   void visit_parameters(
       std::size_t unit, std::span<const float> block,
       const std::function<void(const ParameterSpec&, std::span<const float>)>& visit) const;

@@ -7,7 +7,7 @@
 //   slice, state,  where the unit's placement says so; a streamed    otherwise
 //   gradient       unit has its state in host memory
 //
-// Arrays on NVMe have addresses of a StateFile, and no memory.
+// Arrays on NVMe have addresses in a StateFile and take no memory.
 //
 // The collectives' back end allocates memory that peers read in place, and memory that a device
 // copies from and to.
@@ -33,12 +33,13 @@
 
 namespace tandem {
 
-/// The memory of one unit. In fp32 the shard is the master itself; in 16 bits it has a memory of
-/// its own, which the optimizer writes.
+/// The memory of one unit. In fp32 the shard is the master itself; in 16 bits it is separate
+/// memory, which the optimizer writes.
 struct UnitMemory {
   std::byte* block = nullptr;  // of a unit that stays replicated; null: it is gathered into slots
   std::byte* shard = nullptr;  // in compute type; inside the block if they lie on the same side
-  // Where the optimizer's state begins; its place changes with updates ahead of the verdict.
+  // The optimizer's state at the start of the run; speculative updates swap its addresses with the
+  // shadow's.
   UpdateBuffers buffers;
   UpdateShadow shadow;
   std::byte* accumulator = nullptr;
@@ -46,24 +47,24 @@ struct UnitMemory {
 
 class RankMemory {
  public:
-  /// The arguments outlive it; `accelerator` is null where the CPU computes. `has_memory`: else its
-  /// own host memory is addresses alone. Throws Error(kRefused) when there is no memory, naming
-  /// what it was for.
+  /// The arguments outlive this object; `accelerator` is null if the CPU computes. Without
+  /// `has_memory`, host memory of this rank alone is addresses without content. Throws
+  /// Error(kRefused), naming the purpose, if memory is too small.
   RankMemory(const RankLayout& layout, CollectiveBackend& backend, Accelerator* accelerator,
              bool has_memory = true);
   RankMemory(const RankMemory&) = delete;
   RankMemory& operator=(const RankMemory&) = delete;
 
-  /// Touches its host memory from the pool's threads, which will work on it: so it lies near them,
-  /// and no page is missing in the first steps.
+  /// Touches this rank's own host memory on the pool's threads, so that it lies near the threads
+  /// that work on it, and the first steps have no page faults.
   Task<> touch(CpuPool* pool);
 
-  /// Makes the file of state on NVMe, before anything is loaded, in pieces as the run's options
-  /// say.
+  /// Opens the file of state on NVMe; call it before anything is loaded. The run's options set the
+  /// size of its pieces.
   Task<> open_state_file(StateFile::Options options);
   /// Null: nothing lies on NVMe.
   [[nodiscard]] StateFile* state_file() const noexcept { return state_file_.get(); }
-  /// FileUpdates::kSlices transfer buffers of RankSizes::nvme_buffer_bytes.
+  /// FileUpdates::kSlices transfer buffers of RankSizes::nvme_buffer_bytes each.
   [[nodiscard]] std::byte* nvme_buffers() const noexcept { return nvme_buffers_; }
   /// Memory for gathers and reductions of weights on NVMe, as RankSizes says; null: none.
   [[nodiscard]] std::byte* nvme_shard_buffer() const noexcept { return nvme_shard_buffer_; }
@@ -81,38 +82,39 @@ class RankMemory {
   }
   [[nodiscard]] std::byte* weight_slots(std::size_t pool) const { return weight_slots_[pool]; }
   [[nodiscard]] std::byte* gradient_slots(std::size_t pool) const { return gradient_slots_[pool]; }
-  /// Two buffers that collectives read and write on any back end: a slice and a whole block in
-  /// fp32. Empty: any host memory will do.
+  /// Two buffers in fp32, for a slice and for a whole block, that this run's collectives can read
+  /// and write. Empty: collectives take any host memory.
   [[nodiscard]] std::span<float> slice_buffer() const noexcept { return slice_buffer_; }
   [[nodiscard]] std::span<float> whole_buffer() const noexcept { return whole_buffer_; }
 
-  /// Memory of joint updates (RankSizes): a whole unit's directions, which peers read in place, and
-  /// the scratch for a matrix.
+  /// Memory for joint updates (RankSizes): a whole unit's directions, which peers read in place,
+  /// and the work space for a matrix.
   [[nodiscard]] float* direction_block() const noexcept { return direction_block_; }
   [[nodiscard]] std::span<float> direction_scratch() const noexcept { return direction_scratch_; }
 
   [[nodiscard]] bool is_on_device(const void* memory) const noexcept {
     return accelerator_ != nullptr && accelerator_->holds(memory);
   }
-  /// Device memory that lives as long as this. Throws Error(kRefused) naming the purpose.
+  /// Allocates device memory that lives as long as the accelerator. Throws Error(kRefused) naming
+  /// the purpose.
   std::byte* allocate_on_device(std::size_t bytes, std::string_view purpose) {
     return accelerator_->allocate(bytes, purpose);
   }
   [[nodiscard]] ResidentBytes resident_bytes() const noexcept;
 
  private:
-  /// Memory of this rank alone; zeroed.
+  /// Allocates zeroed memory of this rank alone and adds its bytes to `counted`.
   std::byte* allocate(std::size_t bytes, std::size_t& counted);
-  /// Memory that the peers' collectives read in place; zeroed.
+  /// Allocates zeroed memory that peers' collectives read in place.
   std::byte* allocate_shared(std::size_t bytes, std::size_t& counted);
-  /// State in host memory; what is streamed lies where a GPU's copies are fast.
+  /// Allocates state in host memory; a streamed unit's state lies where a GPU's copies are fast.
   std::byte* allocate_streamed(std::size_t bytes, std::size_t& counted, StatePlacement placement);
   void allocate_save_buffers();
   void allocate_weights(std::size_t unit);
   void allocate_unit(std::size_t unit);
   std::byte* allocate_state(std::size_t unit);
   std::byte* allocate_accumulator(std::size_t unit);
-  /// Addresses of the file, from a block of it on.
+  /// Returns the next free addresses of the state file, from the beginning of a block on.
   std::byte* allocate_in_file(std::size_t bytes);
   void allocate_shadow(std::size_t unit);
   void allocate_nvme();
@@ -135,7 +137,7 @@ class RankMemory {
   std::span<float> direction_scratch_;
   std::vector<HostBuffer> owned_;
   std::unique_ptr<StateFile> state_file_;
-  std::size_t in_state_file_ = 0;  // bytes that have an owner
+  std::size_t in_state_file_ = 0;  // bytes handed out
   std::byte* nvme_buffers_ = nullptr;
   std::byte* nvme_shard_buffer_ = nullptr;
   std::byte* nvme_accumulator_buffer_ = nullptr;

@@ -1,9 +1,9 @@
-// engine/rank/weight_loader.hpp — brings weights and optimizer state into a rank's memory, at the
-// start or from a checkpoint, and back out for saving, on whatever side they lie.
+// engine/rank/weight_loader.hpp — loads weights and optimizer state into a rank's memory, at the
+// start or from a checkpoint, and reads them for saving, wherever they lie (host, device, NVMe).
 //
 // A rank loads its own slices, in pieces, on all threads of a pool. A unit whose weights lie on a
 // device, or whose state lies on NVMe, is made in host memory and copied. Padding and moments begin
-// as zeros, shadows as copies of the arrays that they stand in for.
+// as zeros, shadows as copies of the arrays for which they stand in.
 // Invariant: the bits that are loaded depend on the model and the types alone, not on the number of
 // threads or ranks.
 // Thread rule: the loop's thread; one operation at a time.
@@ -28,28 +28,31 @@ namespace tandem {
 
 class WeightLoader {
  public:
-  /// The arguments outlive it; `accelerator` is null where the CPU computes.
+  /// The arguments outlive this object; `accelerator` is null if the CPU computes.
   WeightLoader(const RankLayout& layout, const RankMemory& memory, Accelerator* accelerator,
                CpuPool& pool);
 
-  /// The sums that identify the values of frozen units, by which a checkpoint can leave those out.
+  /// Returns the checksums of the frozen units' values, which allow a checkpoint to leave the
+  /// values out.
   [[nodiscard]] const FrozenBase& frozen_base() const noexcept { return base_; }
 
-  /// Once, before the first step. Throws what the model's source throws.
+  /// Loads all units from the model's source; call it once, before the first step. Throws what the
+  /// source throws.
   Task<> load();
 
-  /// This rank's slice of a unit's master weights, which lie in `now`; no update of it may be
-  /// running. Valid until the next call.
+  /// Returns this rank's slice of a unit's master weights, in fp32; it is valid until the next
+  /// call. `now`: where they lie; no update of the unit may be running.
   Task<std::span<const float>> master_of(std::size_t unit, UpdateBuffers now);
-  /// Sets this rank's slice of a unit's master weights, model weights and moments, which lie in
-  /// `now`; no update of it may be running. `moments`: else they are left as they are.
+  /// Sets this rank's slice of a unit's master weights, model weights and, with `moments`, moments
+  /// to the source's values; without it moments stay as they are. `now`: where they lie; no update
+  /// of the unit may be running.
   Task<> restore(std::size_t unit, UpdatedUnit now, const StateSource* source, bool moments);
-  /// All of a unit's state that lies in `now`, as the host reads it: copied from a device, and else
-  /// valid until an update of the unit begins.
+  /// Returns all of a unit's state in `now` as host memory: copies of arrays on a device or NVMe;
+  /// the other arrays in place, valid until an update of the unit begins.
   Task<HostState> state_of(std::size_t unit, UpdateBuffers now);
 
-  /// This rank's slice of a unit's accumulated gradient of the step in flight, after its
-  /// reductions. Valid until the next call.
+  /// Returns, in fp32, this rank's slice of the gradient that the step in flight has accumulated
+  /// for a unit. Call it after the reductions; the result is valid until the next call.
   Task<std::span<const float>> gradient_of(std::size_t unit);
 
  private:
@@ -67,25 +70,26 @@ class WeightLoader {
     std::size_t begin;
     std::size_t end;
   };
-  /// A unit's master, its weight and what else the master is made of, as the host reaches them.
+  /// A unit's master, its weight and other arrays in host memory; arrays that lie elsewhere have
+  /// stand-ins.
   struct HostView {
     struct Array {
       std::byte* elsewhere;
-      HostBuffer host;  // in its stead
+      HostBuffer host;  // its stand-in
     };
     std::size_t unit = 0;
     UpdateBuffers buffers = {};
-    std::vector<Array> arrays = {};  // what lies on the device, or on NVMe
+    std::vector<Array> arrays = {};  // those on the device or on NVMe
   };
   struct ShadowArray {
     std::byte* to;
     const std::byte* from;
     std::size_t bytes;
   };
-  /// The pieces that are loaded at a time.
+  /// Work that is done together: first all pieces, then the casts.
   struct Work {
     std::vector<Piece> pieces;
-    std::vector<Cast> casts;  // once the masters are loaded, padding included
+    std::vector<Cast> casts;  // from the loaded masters, padding included
   };
 
   void add_unit(Work& work, std::size_t unit) const;
@@ -93,16 +97,16 @@ class WeightLoader {
   template <class BuffersOf>
   Task<> load_into(const Work* work, BuffersOf buffers_of);
   void load_piece(const Piece& piece, const UpdateBuffers& buffers);
-  /// The sums over this rank's slice of a frozen unit, one for each parameter.
+  /// Returns the checksums of this rank's slice of a frozen unit, one for each parameter.
   [[nodiscard]] std::vector<std::uint64_t> sums_of(std::size_t unit,
                                                    std::span<const float> slice) const;
   Task<> load_elsewhere(std::size_t unit);
   [[nodiscard]] bool is_elsewhere(const void* array) const noexcept {
     return memory_.is_on_device(array) || memory_.is_on_nvme(array);
   }
-  /// Whether a unit's weights or state must be made in other memory.
+  /// Whether a unit is made in host memory and copied to where it lies.
   [[nodiscard]] bool is_made_elsewhere(std::size_t unit) const;
-  /// Between a view's stand-ins and where their arrays lie.
+  /// The direction of a copy between a view's stand-ins and their arrays.
   enum class Way : std::uint8_t { kToHost, kBack };
   Task<> copy(const HostView* view, Way way);
   Task<> copy_file(const HostView* view, StateFile::Transfer transfer, Way way);
@@ -112,10 +116,10 @@ class WeightLoader {
   /// Fills the arrays of the unit's shadow that lie in host memory.
   static void copy_on_host(const RankMemory& memory, const std::vector<ShadowArray>& arrays);
   Task<> copy_on_device(std::vector<ShadowArray> arrays);
-  /// `whole`: the moments, too.
+  /// Returns a view whose stand-ins are not filled yet. `whole`: with the moments.
   [[nodiscard]] HostView view_on_host(std::size_t unit, const UpdateBuffers& buffers,
                                       bool whole) const;
-  /// This rank's slice of one array, padding as zeros.
+  /// Returns this rank's slice of one state array, with zeros as padding.
   Task<std::vector<float>> slice_from(const StateSource* source, std::size_t unit,
                                       std::uint32_t array);
 
@@ -123,8 +127,8 @@ class WeightLoader {
   const RankMemory& memory_;
   FrozenBase base_;
   CpuPool& pool_;
-  std::optional<DeviceCopies> copies_;  // where something of a unit's state lies on the device
-  std::vector<float> slice_;            // of master_of() and gradient_of(), where a cast is due
+  std::optional<DeviceCopies> copies_;  // absent if no unit is updated on the device
+  std::vector<float> slice_;  // the result of master_of() and gradient_of(), if it is a copy
 };
 
 }  // namespace tandem

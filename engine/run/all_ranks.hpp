@@ -1,6 +1,7 @@
-// engine/run/all_ranks.hpp — values of every rank, brought to all of them between and within steps.
+// engine/run/all_ranks.hpp — exchanges values among all ranks, between and within steps.
 //
-// Thread rule: the loop's thread. A collective: all ranks ask at the same place of their step.
+// Thread rule: the loop's thread. Each call is a collective: all ranks make it at the same point of
+// their step.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +25,11 @@ class AllRanks {
 
   [[nodiscard]] std::size_t world() const noexcept { return world_; }
 
-  /// Returns `mine` of every rank, in rank order; all have equally much. One exchange, unless that
-  /// is more than kExchangeBytes.
+  /// Returns the bytes of all ranks, in rank order; every rank passes the same number. Takes one
+  /// exchange for each kExchangeBytes of `mine`.
   Task<std::vector<std::byte>> bytes(std::vector<std::byte> mine);
 
-  /// Returns `mine` of every rank, one rank behind the other; all have equally many.
+  /// Returns the values of all ranks, in rank order; every rank passes the same number.
   template <class T>
     requires std::is_trivially_copyable_v<T>
   Task<std::vector<T>> values(std::vector<T> mine) {

@@ -1,8 +1,9 @@
-// engine/run/bad_state.hpp — why a run whose steps are all skipped ends: the weight, the activation
-// or the gradient that is not finite.
+// engine/run/bad_state.hpp — finds why a run skips all its steps: the weight, the activation or the
+// gradient that is not finite.
 //
-// A gradient that is not finite makes those of all units before it so, too; what was computed first
-// is nearer to the cause. Only the last step that may be skipped looks for it.
+// A gradient that is not finite makes the gradients of all units before it not finite, too, so the
+// value that was computed first is nearest to the cause. Only the last step that may be skipped
+// looks for that activation.
 #pragma once
 
 #include <string>
@@ -21,7 +22,7 @@ struct BadStep {
   std::size_t micro_batches = 1;
 };
 
-/// Returns the cause, as a clause. A collective.
+/// Returns the cause as a clause for a message. Collective.
 Task<std::string> cause_of_bad_state(const Rank* rank, TrainStep* step, AllRanks* ranks,
                                      BadStep bad);
 

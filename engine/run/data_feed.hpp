@@ -1,8 +1,8 @@
-// engine/run/data_feed.hpp — the micro-batches of a rank out of a data set, made ahead of the step
-// by an actor's workers.
+// engine/run/data_feed.hpp — a rank's micro-batches from a data set, prefetched by an actor's
+// workers.
 //
-// Thread rule: the loop's thread. A rank's scope has the actor; the feed outlives that scope's
-// tasks.
+// Thread rule: the loop's thread. The actor runs in the rank's scope; the feed outlives that
+// scope's tasks.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@
 
 namespace tandem {
 
-/// Owned copies of a host batch as tensors. Compute lane.
+/// Copies a host batch into tensors. Compute lane.
 [[nodiscard]] Batch to_tensors(const HostBatch& host);
 
 class DataFeed {
  public:
-  /// `rank` outlives it. Throws user_error where `ahead` asks for no worker.
+  /// `rank` outlives this object. Throws user_error if `ahead` has no worker or a depth of 0.
   DataFeed(Rank& rank, std::shared_ptr<const Dataset> dataset, LoaderOptions options,
            const PrefetchOptions& ahead);
 
@@ -34,17 +34,17 @@ class DataFeed {
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
   /// Micro-batches that this rank has taken.
   [[nodiscard]] std::int64_t taken() const noexcept { return taken_; }
-  /// Whether that many more are left.
+  /// Whether at least `more` micro-batches are left.
   [[nodiscard]] bool has(std::int64_t more) const;
 
-  /// The next micro-batch as tensors; nullopt past the last epoch.
+  /// Returns the next micro-batch as tensors; nullopt after the last epoch.
   Task<std::optional<Batch>> next();
-  /// Seconds that next() has waited since the last call.
+  /// Returns the seconds that next() has waited since the last take_wait_s().
   [[nodiscard]] double take_wait_s();
 
-  /// Goes on with this rank's micro-batch `number`.
+  /// Continues with this rank's micro-batch `number`, counted from 0.
   void go_on_at(std::int64_t number);
-  /// No further batch is made.
+  /// Ends the prefetch: no further micro-batch is made.
   void close();
 
  private:

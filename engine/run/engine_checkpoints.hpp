@@ -1,7 +1,7 @@
-// engine/run/engine_checkpoints.hpp — a run's checkpoints: the state of a run beside its tensors,
-// saved and taken on.
+// engine/run/engine_checkpoints.hpp — saves and loads a run: its tensors (Checkpointer), and its
+// counts and settings (RunState).
 //
-// Thread rule: the loop's thread. Between steps; each call is a collective.
+// Thread rule: the loop's thread, between steps. Each call is a collective.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ class CheckpointLoad;
 
 class EngineCheckpoints {
  public:
-  /// The parts of the run that its state is of; they outlive this.
+  /// The parts of the run whose state is saved and restored; they outlive this object.
   struct Parts {
     const Config* config = nullptr;
     const Communicator* communicator = nullptr;
@@ -42,32 +42,35 @@ class EngineCheckpoints {
   };
   explicit EngineCheckpoints(Parts parts) : parts_(std::move(parts)) {}
 
-  /// As Engine's functions of these names.
+  /// As Engine's begin_checkpoint(), finish_checkpoint(), load_checkpoint() and load_foreign().
   Task<bool> begin(CheckpointArgs args);
   Task<std::optional<CheckpointOutcome>> finish();
   Task<LoadedCheckpoint> load(std::string folder, std::string tag, LoadArgs args);
   Task<LoadedCheckpoint> load_foreign(ForeignState state);
 
-  /// The phase of the save under way; kIdle: there is none.
+  /// Returns the phase of the save under way; kIdle if there is none.
   [[nodiscard]] Checkpointer::Phase phase() const noexcept {
     return checkpointer_ ? checkpointer_->phase() : Checkpointer::Phase::kIdle;
   }
-  /// Behind a step, given the phases of all ranks: goes on with the save under way. The outcome of
-  /// one that ended.
+  /// Advances the save under way after a step, given the phases of all ranks in rank order. Returns
+  /// the outcome of a save that has ended.
   Task<std::optional<CheckpointOutcome>> advance(std::vector<Checkpointer::Phase> of_ranks);
-  /// No task of a save runs afterwards. Blocks; not on the loop.
+  /// Drops a save under way; no task of it runs afterwards. Blocks, so the loop must not be
+  /// running.
   void end();
 
  private:
   [[nodiscard]] Checkpointer& checkpointer();
   [[nodiscard]] RunState run_state() const;
-  /// RunState::base of what checkpoints leave out. A collective.
+  /// Returns RunState::base: the checksums of the values that checkpoints leave out. Collective.
   Task<std::vector<std::pair<std::string, std::uint64_t>>> base_sums();
   Task<LoadedCheckpoint> load_whole(CheckpointLoad* load, LoadArgs args);
-  /// `load`: brings each unit's elements first; null: they are there.
+  /// Restores all units from `source`. `load` fetches each unit's elements first; null: the source
+  /// has all of them.
   Task<> restore_tensors(const StateSource* source, bool moments, CheckpointLoad* load);
   void restore(const RunState& state);
-  /// Micro-batches of this rank's that hold the records which the run has seen.
+  /// Returns the number of this rank's micro-batches that contain the records that the saved run
+  /// has seen.
   [[nodiscard]] std::int64_t batches_taken_of(const RunState& state) const;
 
   Parts parts_;

@@ -1,5 +1,5 @@
-// engine/run/reporting.hpp — how an engine says what a config's comms_logger, flops_profiler and
-// wall_clock_breakdown ask for.
+// engine/run/reporting.hpp — where an engine prints the lines of a config's comms_logger,
+// flops_profiler and wall_clock_breakdown.
 #pragma once
 
 #include <functional>
@@ -9,12 +9,12 @@
 
 namespace tandem {
 
-/// c = a b, with kernels of the caller's.
+/// Computes c = a b with the caller's kernels.
 using MatmulOf = std::function<void(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b)>;
 
 struct Reporting {
-  /// Takes lines, without the end of the last one, on rank 0; throws nothing. Null: standard
-  /// output.
+  /// Called on rank 0 with one or more lines; the last line has no newline at its end. Must not
+  /// throw. Null: the lines go to standard output.
   std::function<void(std::string_view text)> say;
   MatmulOf matmul;  // of measure_peak_tflops(), for the flops_profiler's share of the peak
 };

@@ -11,9 +11,9 @@ namespace tandem {
 
 struct RowGroups {
   std::int64_t count = 1;    // groups
-  std::int64_t own = 0;      // the number of this rank's
+  std::int64_t own = 0;      // the number of this rank's group
   std::int64_t sharers = 1;  // ranks of a group, with consecutive numbers
-  bool speaks = true;        // this rank speaks for its group in what is counted once
+  bool speaks = true;        // this rank counts for its group in totals over all ranks
 
   [[nodiscard]] static RowGroups of(const Config& config, const Communicator& communicator) {
     const std::int64_t sharers = config.sequence_parallel_size;

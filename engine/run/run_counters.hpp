@@ -1,4 +1,5 @@
-// engine/run/run_counters.hpp — the counts that a run goes on from, and whether it can go on.
+// engine/run/run_counters.hpp — the counts from which a resumed run continues, and whether a run
+// can continue after a failure.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +12,21 @@ namespace tandem {
 struct RunCounters {
   std::int64_t global_steps = 0;  // skipped ones included
   std::int64_t applied_steps = 0;
-  /// Steps of the learning rate's schedule beyond the applied ones: of a run that came from another
-  /// program, which may count them apart.
+  /// Steps of the learning rate's schedule minus applied steps; 0 except in a run that came from
+  /// another program, which may count the two separately.
   std::int64_t schedule_offset = 0;
   std::int64_t skipped_steps = 0;
-  int skipped_in_a_row = 0;        // but while an fp16 loss scale falls
+  int skipped_in_a_row = 0;        // not counted while an fp16 loss scale can fall
   std::int64_t micro_batches = 0;  // of this rank, trained on so far
-  std::int64_t batches_taken = 0;  // of a loader, where the run has none: as the checkpoint says
+  std::int64_t batches_taken = 0;  // the checkpoint's count, for a run without a loader
 };
 
-/// A step or a load that has begun and has not ended. After a failure amid one the engine cannot go
-/// on.
+/// Whether a step or a load has begun and not ended. If it fails, the engine cannot continue.
 struct OpenChange {
   bool is_open = false;
   std::optional<Error> failed_by;
 
-  /// Amid a change: `cause` ends the engine.
+  /// If a change is open, records `cause`, after which the engine cannot continue.
   void fail(const Error& cause) {
     if (is_open) {
       failed_by = cause;

@@ -1,4 +1,4 @@
-// engine/run/step_clock.hpp — where the time of a step goes, as the step's result tells it.
+// engine/run/step_clock.hpp — measures where a step's time goes, for its StepResult.
 //
 // Thread rule: the loop's thread.
 #pragma once
@@ -17,13 +17,14 @@ class StepClock {
 
   void begin();
   void add_forward(double seconds);
-  /// `reduce_s` of it the lane stood still for reductions.
+  /// `reduce_s`: the part of `seconds` for which the lane stood still for reductions.
   void add_backward(double seconds, double reduce_s);
-  /// Between steps: training waited for a save.
+  /// Counts time that training waited for a save between steps.
   void add_checkpoint_wait(double seconds) { checkpoint_wait_s_ += seconds; }
 
-  /// Fills in times, exposure and phases. `finish_s`: from the last backward to the last update
-  /// issued; of it `reduce_s` belongs to backward. `data_s`: waits for batches.
+  /// Fills in times, exposure and phases. `finish_s`: the time from the last backward to the last
+  /// update issued, of which `reduce_s` belongs to backward. `data_s`: the time that the step
+  /// waited for batches.
   void measure(StepResult& result, double finish_s, double reduce_s, double data_s,
                std::size_t micro_steps, const ResidentBytes& resident);
 

@@ -1,8 +1,8 @@
-// engine/run/step_exchange.hpp — what the ranks tell each other of a step: counts, losses, and the
-// labels that their micro-batches have.
+// engine/run/step_exchange.hpp — exchanges a step's figures among the ranks: counts, losses, and
+// the labels of their micro-batches.
 //
-// Invariant: every rank computes the same from it, in the order of the step's micro-batches, so
-// that no bit depends on how many ranks share them.
+// Invariant: every rank computes the same results, in the order of the step's micro-batches, so
+// that no bit depends on the number of ranks.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -26,35 +26,37 @@ class StepExchange {
 
   [[nodiscard]] bool means_tokens() const noexcept { return means_tokens_; }
 
-  /// Before a step on micro-batches of the caller: throws the same user_error on every rank where
-  /// their numbers differ (they would wait for each other's gathers for ever), and gives the
-  /// micro-batches their shares of the step's labels where these are needed. A collective.
+  /// Call it before a step on the caller's micro-batches. Throws the same user_error on every rank
+  /// if the ranks have different numbers of micro-batches, because they would wait for each other's
+  /// gathers forever. With means_tokens() sets the missing Batch::loss_share of each. Collective.
   Task<> agree_on(std::vector<Batch>* batches);
 
   /// Begins a step.
   void begin();
-  /// Counts the step's next micro-batch, and fills in its label_count where that can be known.
+  /// Counts the step's next micro-batch, and fills in its label_count if its labels are in host
+  /// memory.
   Task<> add(Batch* batch);
   /// The extents of the step's micro-batches so far.
   [[nodiscard]] const std::vector<BatchExtents>& extents() const noexcept { return extents_; }
-  /// The share of the last one in the step's labels, where tokens are what is averaged.
+  /// Returns the last micro-batch's share of the step's labels; only with means_tokens().
   [[nodiscard]] double last_share() const { return loss_shares_.back(); }
 
-  /// The requests that a rank makes of the others in the exchange that ends a step.
+  /// A rank's requests to the others, which the exchange at the end of a step carries.
   struct Asks {
     bool stop = false;
     bool save = false;
     Checkpointer::Phase checkpoint = Checkpointer::Phase::kIdle;
   };
   struct Shared {
-    StepResult result;                          // with the counts and losses of all ranks in it
-    std::vector<Checkpointer::Phase> of_saves;  // [rank]
+    StepResult result;                          // includes the counts and losses of all ranks
+    std::vector<Checkpointer::Phase> of_saves;  // [rank] phase of its save
   };
-  /// `losses`: of this rank's micro-batches. A collective.
+  /// Exchanges the step's counts, `losses` (of this rank's micro-batches) and `asks`; fills in the
+  /// totals of all ranks in `result`. Collective.
   Task<Shared> share(StepResult result, std::vector<float> losses, Asks asks);
 
  private:
-  /// The figures of a step that a rank tells, beside its losses.
+  /// The figures of a step that a rank sends, beside its losses.
   struct Figures {
     std::int64_t tokens = 0;
     std::int64_t sequences = 0;
@@ -68,7 +70,7 @@ class StepExchange {
   RowGroups groups_;
   bool means_tokens_;
   Figures figures_;                    // of the step in flight
-  std::vector<double> loss_shares_;    // [micro-step], where tokens are what is averaged
+  std::vector<double> loss_shares_;    // [micro-step], with means_tokens_
   std::vector<BatchExtents> extents_;  // [micro-step]
 };
 

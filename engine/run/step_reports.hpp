@@ -1,8 +1,8 @@
-// engine/run/step_reports.hpp — the lines that a config's wall_clock_breakdown, flops_profiler and
-// comms_logger ask for.
+// engine/run/step_reports.hpp — prints the lines of a config's wall_clock_breakdown, flops_profiler
+// and comms_logger.
 //
-// All of it comes from figures that the step has anyway; nothing is synchronised for it, and no
-// number of the training depends on it.
+// The lines use figures that a step has anyway: nothing is synchronised for them, and no number of
+// the training depends on them.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -20,21 +20,23 @@ namespace tandem {
 
 class StepReports {
  public:
-  /// All outlive it. Makes the folder of flops_profiler.output_file.
+  /// The arguments outlive this object. Makes the folder of flops_profiler.output_file.
   StepReports(const Config& config, const Communicator& communicator, TensorRank& tensors,
               const TrainStep& step, AllRanks& ranks);
 
   void report_by(Reporting reporting) { reporting_ = std::move(reporting); }
-  /// Whether steps have anything to say.
+  /// Whether the config asks for any of these lines.
   [[nodiscard]] bool any() const noexcept {
     return config_.wall_clock_breakdown || config_.flops_profiler.enabled ||
            config_.comms_logger.enabled;
   }
-  /// Behind a step of micro-batches with those extents; only where any().
+  /// Prints the lines of a step that ran micro-batches of those extents; call it after the step,
+  /// only if any().
   Task<> report(StepResult result, std::vector<BatchExtents> extents);
-  /// `compare`: with the times of all ranks, a collective. Between steps.
+  /// Returns comms_logger's counts. With `compare` it also compares the times of all ranks, which
+  /// is a collective. Between steps.
   Task<CommsSummary> comms_summary(bool compare);
-  /// On rank 0; the others say nothing.
+  /// Prints `text` on rank 0; does nothing on other ranks.
   void say(std::string_view text) const;
   /// Returns the profile of step flops_profiler.profile_step; null before that step.
   [[nodiscard]] const FlopsProfile* flops_profile() const noexcept {

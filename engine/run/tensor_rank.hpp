@@ -71,7 +71,7 @@ class TensorRank {
   /// while the other is copied.
   struct BatchStage {
     std::span<std::byte> memory;
-    std::optional<DeviceEvent> left;  // the copy that the half can be filled again after
+    std::optional<DeviceEvent> left;  // the copy after which the half can be filled again
   };
 
   [[nodiscard]] RankParts parts();

@@ -1,21 +1,21 @@
 // engine/step/directions.hpp — the first half of a joint update (LAMB, Muon), in the step between
-// the reduced gradients and the updates.
+// the reductions of gradients and the updates.
 //
-//   LAMB   behind the verdict: every unit's direction (CpuOptimizer, DirectUnit); the exact sums of
-//          squares of weights and directions, tensor by tensor, added over the ranks in one
-//          exchange; the trust ratios, and with them the constants of the updates
-//   Muon   ahead of the verdict, since DeepSpeed clips what is orthogonalized: unit by unit the
-//          direction; gathered whole where ranks have slices; each matrix orthogonalized by one
-//          rank (the costliest first, to the rank with least to do so far); broadcast; and this
-//          rank's slice of it back in the gradient's place. Then the norm of the directions
-//          and of the gradients that AdamW takes.
+//   LAMB   After the verdict: computes every unit's direction (CpuOptimizer, DirectUnit); adds the
+//          exact sums of squares of weights and directions, tensor by tensor, over the ranks;
+//          computes the trust ratios, and with them the constants of the updates.
+//   Muon   Before the verdict, because DeepSpeed clips the orthogonalized directions. Unit by unit:
+//          computes the direction; gathers the whole unit if ranks have slices; orthogonalizes each
+//          matrix on one rank (the costliest first, on the rank with the least work so far);
+//          broadcasts it; copies this rank's slice of it back to the gradient's place. Then
+//          computes the norm of the directions and of the gradients that AdamW takes.
 // The second half is an ordinary update in the order of deadlines (train_step.cpp).
-// Invariant: no number depends on the number of ranks, the stage, or what overlaps. Collectives are
-// asked for in the same order on all ranks.
+// Invariant: no number depends on the number of ranks, the stage, or what overlaps. All ranks issue
+// the collectives in the same order.
 // Buffers: directions lie in the gradients' accumulators.
-// Cost: the first half is awaited in the step at every overlap. LAMB moves 28 of its 40 bytes an
-// element in it. Muon computes MatrixShape::cost() multiplications a matrix, divided over the ranks
-// within each unit, and each rank receives all directions of a unit twice, in fp32.
+// Cost: the step awaits the first half at every overlap setting. LAMB moves 28 of its 40 bytes per
+// element in it. Muon computes MatrixShape::cost() multiplications per matrix, divided among the
+// ranks within each unit, and each rank receives all directions of a unit twice, in fp32.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -34,8 +34,8 @@ namespace tandem {
 
 class Directions {
  public:
-  /// `order`: of units, by the deadlines of their updates. `reductions`: the step's counters. All
-  /// outlive it.
+  /// `order`: the units by the deadlines of their updates. `reductions`: the step's counters of
+  /// reductions. `rank`, `gatherer` and `reductions` outlive this object.
   Directions(Rank& rank, Gatherer& gatherer, CommunicatorOrders& reductions,
              std::vector<std::uint32_t> order);
 
@@ -43,16 +43,18 @@ class Directions {
   [[nodiscard]] bool of_muon() const noexcept { return kind_ == OptimizerKind::kMuon; }
   [[nodiscard]] bool of_any() const noexcept { return updates_jointly(kind_); }
 
-  /// Finds those of all units; no update is queued or running. `groups`: of TrainStep::Update;
-  /// `gradient_scale` is unscale x clip.
+  /// Computes the directions of all units and the constants of their updates; no update may be
+  /// queued or running. `groups` are TrainStep::Update's; `gradient_scale` is unscale x clip.
   Task<> find_lamb(std::vector<UpdateConfig> groups, std::int64_t applied_step,
                    double gradient_scale);
-  /// The constants of a unit's updates, after find_lamb(): [parameter], lent until the next one.
+  /// Returns the constants of a unit's updates, [parameter], after find_lamb(); valid until the
+  /// next find_lamb().
   [[nodiscard]] const UpdateStep* lamb_steps(std::size_t unit) const {
     return lamb_steps_[unit].data();
   }
 
-  /// Likewise; `gradient_scale` is unscale alone. Returns the norm that is clipped.
+  /// Computes the directions of all units under the same condition; `gradient_scale` is unscale
+  /// alone. Returns the norm that clipping limits.
   Task<double> find_muon(std::vector<UpdateConfig> groups, double gradient_scale);
 
  private:
@@ -67,7 +69,7 @@ class Directions {
   Task<> direct(std::uint32_t unit, const DirectionStep* steps);
   Task<> orthogonalize_unit(std::size_t unit);
   Task<double> muon_norm(double gradient_scale);
-  /// The sums of all ranks in place of this rank's.
+  /// Replaces each sum of this rank by the sum over all ranks. Collective.
   Task<> add_over_ranks(std::vector<ExactSum>* sums);
   [[nodiscard]] bool is_divided(std::size_t unit) const {
     return layout_.sharding.world > 1 && layout_.sharding.is_sharded(layout_.model.units[unit]);
@@ -78,7 +80,7 @@ class Directions {
   Gatherer& gatherer_;
   CommunicatorOrders& reductions_;
   OptimizerKind kind_;
-  std::vector<std::uint32_t> order_;                         // without units that have no range
+  std::vector<std::uint32_t> order_;                         // without frozen units
   std::vector<std::uint64_t> deadlines_;                     // [unit]
   std::vector<std::vector<UpdateRange>> ranges_;             // [unit]
   std::vector<Direction> directions_;                        // [unit]

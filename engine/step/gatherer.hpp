@@ -1,9 +1,10 @@
-// engine/step/gatherer.hpp — fetches the units of a pass in plan order, ahead of the visit that
-// needs them.
+// engine/step/gatherer.hpp — gathers the units of a pass in plan order, ahead of the visits that
+// need them.
 //
-// begin() takes a pass; with run_ahead a coroutine then acquires unit after unit in ticket order.
-// How far it gets ahead is bounded by the slots alone: an acquire waits until the pool has one for
-// it. Without run_ahead each unit is acquired where it is needed.
+// begin() starts a pass. With run_ahead a coroutine then acquires its units one after another, in
+// ticket order; only the number of slots limits how far it runs ahead, because an acquire waits
+// until its pool has a slot for it. Without run_ahead each unit is acquired at the visit that needs
+// it.
 // Thread rule: the loop's thread.
 // Invariant: acquires are issued in ticket order, and each is released exactly once, after its
 // visit.
@@ -31,19 +32,20 @@ class Gatherer {
   /// `shards` and `scope` outlive the gatherer.
   Gatherer(Shards shards, std::size_t pools, Scope& scope, bool run_ahead);
 
-  /// Starts on a pass whose units must hold `version`. `plan` must live until its last visit was
-  /// released.
+  /// Starts a pass whose units must have weights of `version`. `plan` must live until its last
+  /// visit was released.
   void begin(const StepPlan& plan, std::uint64_t version);
 
-  /// The gathered units of visit `v`, in the order of its uses. Visits are awaited in order.
+  /// Returns the gathered units of visit `v`, in the order of its uses. Call it for the visits in
+  /// their order. Throws the error of a failed gather.
   Task<std::vector<std::byte*>> acquired(std::size_t v);
-  /// When the last of these was gathered; after acquired().
+  /// Returns when the last unit of visit `v` was gathered; call it after acquired(v).
   [[nodiscard]] TimePoint there_since(std::size_t v) const { return pass_->there_since[v]; }
-  /// Gives back what visit `v` held.
+  /// Releases the units of visit `v`.
   void release(std::size_t v);
 
-  /// The number of a gather of all ranks that belongs to no pass; it comes after the gathers of all
-  /// passes begun so far.
+  /// Returns the order number for a gather of all ranks outside of a pass; it follows the gathers
+  /// of all passes begun so far.
   [[nodiscard]] std::uint64_t take_order() noexcept { return next_gather_[kWorld]++; }
 
  private:

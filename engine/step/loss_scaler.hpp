@@ -3,9 +3,9 @@
 //
 // The scale of a step is scale() before its update(): the loss is multiplied by it, and the step's
 // gradients are divided by the very same value. (DeepSpeed divides by the value after the update,
-// which is twice too much where the scale just grew.) update() is called once per step, also after
-// a skipped one.
-// Overflow: with hysteresis h, the first h - 1 overflows leave the scale alone, every one after
+// which is twice as large if the scale just grew.) update() is called once per step, also after a
+// skipped one.
+// Overflow: with hysteresis h, the first h - 1 overflows leave the scale unchanged; each later one
 // halves it, down to min_scale.
 // Growth: after window + 1 steps without overflow, counted from the start or the last overflow, and
 // then after every further `window`, the scale doubles and the hysteresis is full again; there is
@@ -38,20 +38,19 @@ class LossScaler {
 
   [[nodiscard]] double scale() const noexcept { return state_.scale; }
   [[nodiscard]] bool is_dynamic() const noexcept { return config_.static_scale == 0; }
-  /// Whether overflows can still make the scale smaller: then one of them says nothing against the
-  /// run's state.
+  /// Whether an overflow can still lower the scale. If so, an overflow is no sign of a bad state.
   [[nodiscard]] bool may_fall() const noexcept {
     return is_dynamic() && state_.scale > config_.min_scale;
   }
 
-  /// After a step: whether its gradients held NaN or infinity. A fixed scale stays as it is. Throws
-  /// Error(kBadState), and changes nothing, when the scale is at its minimum and would have to
-  /// fall.
+  /// Call it after each step. `overflow`: the step's gradients contained NaN or infinity. A fixed
+  /// scale does not change. If the scale is at its minimum and would have to fall, throws
+  /// Error(kBadState) and changes nothing.
   void update(bool overflow);
 
   [[nodiscard]] const State& state() const noexcept { return state_; }
-  /// Goes on where that state was taken. A fixed scale of the configuration counts more than the
-  /// state's.
+  /// Continues from a state of state(). A fixed scale of the configuration takes precedence over
+  /// the state's.
   void restore(const State& state) noexcept;
 
  private:

@@ -1,8 +1,8 @@
-// engine/step/timed_work.hpp — the work of a step in virtual time: visits and updates that take as
-// long as they are told to, and touch nothing.
+// engine/step/timed_work.hpp — the work of a step in virtual time: visits and updates that last for
+// a given time and access no memory.
 //
-// With these a Rank and its TrainStep show their schedule in the simulator (runtime/sim), whatever
-// the model: the bench of thousands of ranks and the test of the placement's model use them.
+// With them a Rank and its TrainStep run their schedule in the simulator (runtime/sim) for any
+// model. The bench of thousands of ranks and the test of the placement model use them.
 // Thread rule: as MicroBatch and UpdateRunner.
 #pragma once
 
@@ -36,7 +36,7 @@ class TimedBatch final : public MicroBatch {
   BatchExtents extents_;
 };
 
-/// Updates on the host that take as long as their bytes, one slice after the other.
+/// Updates on the host that take the time of their bytes at `bytes_per_s`, one slice after another.
 class TimedUpdates final : public UpdateRunner {
  public:
   explicit TimedUpdates(double bytes_per_s) : bytes_per_s_(bytes_per_s) {}

@@ -1,5 +1,5 @@
-// engine/step/train_step_updates.cpp — what train_step.cpp asks of the optimizer: constants and
-// directions, updates ahead of the verdict and behind it, rollback.
+// engine/step/train_step_updates.cpp — the part of TrainStep that directs the optimizer: constants
+// and directions, updates before and after the verdict, rollback.
 #include <algorithm>
 #include <numeric>
 #include <utility>

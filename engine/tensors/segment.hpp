@@ -31,7 +31,7 @@ struct TextMemory {
 struct RowPart {
   std::int64_t begin = 0;
   std::int64_t count = 0;   // 0: rows are neither shared nor cut into blocks
-  std::int64_t length = 0;  // tokens of a row, before it was made a multiple
+  std::int64_t length = 0;  // tokens of a row before its padding
 };
 
 /// One micro-batch on the compute device. Language models: inputs = token ids int64 [B, T], labels
@@ -68,8 +68,8 @@ struct Batch {
 /// A parameter as a segment sees it during one visit. Compute lane only.
 ///
 /// `value` is a leaf that requires grad; its storage is valid only while the unit is bound (inside
-/// Segment::forward and inside that segment's backward). Two ways to hand over its gradient, and
-/// both may be mixed in one segment:
+/// Segment::forward and inside that segment's backward). A segment hands over its gradient in one
+/// of two ways, which can be mixed in one segment:
 ///  - ATen ops: autograd accumulates into value.grad(), and the engine moves that into the gradient
 ///    block afterwards;
 ///  - a custom autograd function writes straight into `grad` (same shape and dtype as value) and

@@ -29,8 +29,8 @@ struct TensorUnits {
 
 class TensorBatch final : public MicroBatch {
  public:
-  /// `batch` lies on the device of the segments. `looks`: find the first activation that is not
-  /// finite, which reads all of them. `output`: of infer().
+  /// `batch` lies on the device of the segments. `looks`: looks for the first activation that is
+  /// not finite, which reads all activations. `output`: of infer().
   TensorBatch(const TensorUnits& units, Batch batch, bool looks,
               HeadOutput output = HeadOutput::kLoss);
 

@@ -59,7 +59,7 @@ class TensorMemory final : public c10::Allocator {
   mutable std::mutex mutex_;
   std::size_t used_ = 0;                     // the end of the last block so far
   std::size_t writable_ = 0;                 // of the range, from its begin
-  std::map<std::size_t, std::size_t> gaps_;  // [begin] bytes, of what is free; no two touch
+  std::map<std::size_t, std::size_t> gaps_;  // [begin] free bytes; no two gaps touch
 };
 
 /// Makes ATen allocate this process's large tensors from one TensorMemory, unless ATen already has

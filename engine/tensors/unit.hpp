@@ -73,7 +73,7 @@ class Unit {
   std::vector<Weight> weights_;
   std::vector<bool> frozen_;      // [parameter]
   std::vector<at::Tensor> gaps_;  // of the gradients, between parameters
-  at::Tensor padding_;            // likewise, behind the last
+  at::Tensor padding_;            // likewise, after the last parameter
 };
 
 }  // namespace tandem

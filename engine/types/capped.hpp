@@ -8,7 +8,7 @@
 
 namespace tandem {
 
-/// a + b, or the least or greatest number where that lies outside of 64 bits.
+/// Returns a + b, or the least or greatest 64-bit number if the sum is outside of that range.
 [[nodiscard]] inline std::int64_t sum_capped(std::int64_t a, std::int64_t b) noexcept {
   std::int64_t sum = 0;
   if (!__builtin_add_overflow(a, b, &sum)) {
@@ -18,7 +18,7 @@ namespace tandem {
                : std::numeric_limits<std::int64_t>::min();
 }
 
-/// a * b of sizes, which are at least 0.
+/// Returns a * b of sizes, which are at least 0, limited in the same way.
 [[nodiscard]] inline std::int64_t product_capped(std::int64_t a, std::int64_t b) noexcept {
   std::int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max()

@@ -13,7 +13,7 @@ struct EvaluateArgs {
 };
 
 struct EvalSums {
-  double loss = 0;           // summed over `labels`; of experts with their routers' own loss
+  double loss = 0;           // summed over `labels`; with experts it includes the routers' loss
   double label_loss = 0;     // the same without it
   std::int64_t labels = 0;   // tokens (of features: records) whose prediction counts
   std::int64_t records = 0;  // that were run

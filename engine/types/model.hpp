@@ -116,8 +116,8 @@ struct SegmentSpec {
   std::shared_ptr<const Segment> run;
   std::function<ActivationBytes(const BatchShape&)> activations;  // empty: not known
   SegmentCost cost;
-  /// Its operations are too small for several threads: the lane computes them alone, which also
-  /// keeps the bits of operations whose sums depend on the number of threads.
+  /// Its operations are too small for several threads: the lane computes them on its own thread
+  /// alone, which also keeps the bits of sums that depend on the number of threads.
   bool one_thread = false;
 };
 

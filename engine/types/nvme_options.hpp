@@ -11,7 +11,7 @@ namespace tandem {
 struct NvmeOptions {
   std::string path;       // an existing folder; each rank makes its file there
   bool overflow = false;  // Placement::kAuto: what the host's memory does not hold goes there
-  bool any_disk = false;  // also one that is memory, or on the network
+  bool any_disk = false;  // allow a folder in memory or on the network
   // Elements of a rank's weights that stay in host memory, from the first unit on; the other
   // weights lie in the file, with their gradients and state. Absent: all weights stay.
   std::optional<std::int64_t> weights_in_memory;

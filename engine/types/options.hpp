@@ -85,13 +85,14 @@ struct EngineOptions {
   // Number of units that may be updated before the verdict, each with a shadow; 0: as many as fit
   // in a quarter of the free memory.
   int inflight_buckets = 0;
-  // These units, if the plan has chosen them; absent: those whose gradients come first.
+  // The units that may be so updated, if the plan has chosen them; absent: those whose gradients
+  // come first.
   std::optional<std::vector<std::size_t>> units_ahead;
   // For this share of the steps, drawn from their numbers, updates are redone although the verdict
   // is good: to measure the cost, and to show that it changes no bit.
   double forced_misses = 0;
   StateLayout state_layout = StateLayout::kFp32;  // of master weights and moments
-  Placement placement = Placement::kAuto;         // on an accelerator; the CPU has its state itself
+  Placement placement = Placement::kAuto;         // of the optimizer's state
   // Share of the optimizer's bytes on the host; absent: the config's.
   std::optional<double> offload_ratio;
   // [unit]; empty: decided by plan_run(), by the two above.

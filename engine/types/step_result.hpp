@@ -60,7 +60,7 @@ struct Exposure {
 struct PhaseTimes {
   double forward_s = 0;
   double backward_s = 0;   // with:
-  double allreduce_s = 0;  // the compute lane stood still for reductions, and ranks told losses
+  double allreduce_s = 0;  // the compute lane waited for reductions, and ranks exchanged losses
   double step_s = 0;       // verdict, and updates that the step waited for
 
   [[nodiscard]] double backward_inner_s() const noexcept { return backward_s - allreduce_s; }

@@ -14,7 +14,7 @@ namespace tandem {
 
 struct TokenTiles {
   std::int64_t length = 0;  // tokens of a row that this rank has; 0: sums are not cut
-  std::int64_t count = 1;   // blocks of those, a power of two that divides them
+  std::int64_t count = 1;   // tiles of these, a power of two that divides them
 };
 
 [[nodiscard]] TokenTiles token_tiles() noexcept;

@@ -1,4 +1,4 @@
-// engine/types/version.hpp — which Tandem this is.
+// engine/types/version.hpp — the version of Tandem.
 #pragma once
 
 namespace tandem {
