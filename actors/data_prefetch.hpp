@@ -1,13 +1,14 @@
 // actors/data_prefetch.hpp — keeps the next batches ready; a pool makes them with the user's
 // function.
 //
-// States of batch i: not started -> being made -> ready -> handed out. `depth` batches ahead of the
-// asker are being made or ready. Batch i is what make(i) returned, and asks are answered in the
-// order of i: neither the number of workers nor their speed affects the data. The end: make(i)
-// returns nothing; every ask from i on gets nothing. A failure: make(i) throws; the ask for batch i
-// and every later one gets that exception, and nothing further is started.
-// Buffers: a batch belongs to the maker until it returns, to this actor while it is ready, then to
-// the asker.
+// States of batch i: not started -> being made -> ready -> handed out. The next `depth` batches are
+// being made or ready. Batch i is the result of make(i), and requests are answered in the order of
+// i, so neither the number of workers nor their speed affects the data. If make(i) returns nothing,
+// the data ends: the request for batch i and every later one gets nothing. If make(i) throws, the
+// request for batch i and every later one gets that exception. In both cases no further batch is
+// started.
+// Buffers: a batch belongs to make() until that returns, to this actor while it is ready, then to
+// the actor that requested it.
 #pragma once
 
 #include <chrono>
@@ -28,7 +29,7 @@
 
 namespace tandem {
 
-/// The next batch in order; nothing at the end of the data.
+/// Replies with the next batch in order; with nothing at the end of the data.
 template <class Batch>
 struct NextBatch {
   using Reply = std::optional<Batch>;
@@ -40,18 +41,19 @@ class DataPrefetch : public Actor<DataPrefetch<Batch>, NextBatch<Batch>> {
   using Base = Actor<DataPrefetch<Batch>, NextBatch<Batch>>;
 
   struct Options {
-    // outlives the actor; the batches under way at a time are at most its threads
+    // Outlives the actor. It makes at most as many batches at a time as it has threads.
     CpuPool* pool = nullptr;
-    /// Makes batch i. Called on pool threads, for several i at a time, for each i at most once.
+    /// Makes batch i. Called on threads of the pool, for several i at a time, and at most once for
+    /// each i.
     std::function<std::optional<Batch>(std::uint64_t)> make;
-    std::uint64_t first = 0;  // number of the first batch: where a resumed run goes on
+    std::uint64_t first = 0;  // number of the first batch; not 0 in a resumed run
     std::size_t depth = 2;    // at least 1
   };
 
   struct Counters {
     std::uint64_t batches = 0;  // handed out
-    std::uint64_t waits = 0;    // of these, not ready when asked for
-    double waiting_s = 0;       // askers waited
+    std::uint64_t waits = 0;    // of these, batches that were not ready when requested
+    double waiting_s = 0;       // time for which requests waited
   };
 
   explicit DataPrefetch(Options options)

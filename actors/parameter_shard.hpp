@@ -5,19 +5,19 @@
 // the shard has the wanted version, gets a slot in ticket order, gathers the shards of all ranks
 // into it (or finds the unit there in that version, and then does not gather) and replies with the
 // whole padded block. A unit that stays replicated has a block of its own instead of slots, and is
-// gathered once per version: in place if the shard lies inside of the block; a block in an
-// accelerator's memory has its shard on the host.
+// gathered once per version. It is gathered in place if the shard lies inside of the block; if the
+// block is in an accelerator's memory, the shard is on the host.
 //
 // States, per visit: waiting for its version -> for its slot -> for its gather -> held -> released.
-// Visits of one unit pass the first three one after another, in ticket order; several may be held
-// (a tied weight).
+// Visits of one unit pass through the first three states one after another, in ticket order.
+// Several visits may be in held (a tied weight).
 // Invariant: a reply's block holds exactly the wanted version until ReleaseUnit.
 //
 // Buffers: the shard's bytes belong to this actor, except from UpdateStarts to ParamReady or
 // UpdateRolledBack: then CpuOptimizer writes them. No gather reads them meanwhile, because the plan
-// orders both: a step's update is sent after the last gradient of the unit is reduced, so after the
-// last visit of the old version; and the first gather of the new version waits for ParamReady. Both
-// are checked. An update that is rolled back leaves the old version unchanged.
+// orders both. A step's update is sent after the last gradient of the unit is reduced, so after the
+// last visit of the old version. The first gather of the new version waits for ParamReady. Both are
+// checked. An update that is rolled back leaves the old version unchanged.
 #pragma once
 
 #include <cstddef>
@@ -37,23 +37,23 @@ inline constexpr std::uint64_t kSameAsTicket = UINT64_MAX;
 
 /// Waits for the version, a slot and the gather. The reply, the whole padded block in compute
 /// dtype, is lent until the ReleaseUnit of this visit. Versions and tickets of one unit never
-/// decrease; without slots the ticket only serves that check.
+/// decrease; without slots the ticket serves only to check that.
 struct AcquireUnit {
   using Reply = std::byte*;
   std::uint64_t version = 0;
   std::uint64_t ticket = 0;  // of the unit's slot pool
-  // of Collectives; differs from the ticket only with several slot pools
+  // The gather's number in Collectives. It differs from the ticket only with several slot pools.
   std::uint64_t gather_order = kSameAsTicket;
 };
 
-/// Releases the oldest visit that has the block. `next_use`: ticket of the unit's next visit,
-/// kNoNextUse if unknown.
+/// Releases the oldest visit that holds the block. `next_use` is the ticket of the unit's next
+/// visit; kNoNextUse if it is not known.
 struct ReleaseUnit {
   std::uint64_t next_use = kNoNextUse;
 };
 
-/// From CpuOptimizer: it writes the shard until the ParamReady or UpdateRolledBack of `version`
-/// that follows.
+/// Tells the shard that CpuOptimizer writes its bytes until the ParamReady or UpdateRolledBack of
+/// `version` that follows.
 struct UpdateStarts {
   std::uint64_t version = 0;
 };
@@ -81,18 +81,19 @@ class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, Up
     UnitLayout layout;
     DType type = DType::kF32;
     std::byte* shard = nullptr;  // layout.shard_elements of `type`; outlives the actor
-    // of a unit that stays replicated, with `shard` inside or outside of it; null: slots
+    // The block of a unit that stays replicated; `shard` may lie inside or outside of it. Null: the
+    // unit uses slots.
     std::byte* block = nullptr;
-    std::uint64_t version = 0;  // what the shard holds now
-    SlotPoolAddress slots;      // unless there is a block
+    std::uint64_t version = 0;  // the version that the shard has at the start
+    SlotPoolAddress slots;      // used if there is no block
     CollectivesAddress collectives;
   };
 
   struct Counters {
     std::uint64_t acquired = 0;
     std::uint64_t resident = 0;    // of these, without a gather
-    double version_waiting_s = 0;  // requests waited for the optimizer
-    double gather_waiting_s = 0;   // visits waited for their gather, its turn included
+    double version_waiting_s = 0;  // time for which requests waited for the optimizer
+    double gather_waiting_s = 0;   // time for which visits waited for their gathers and their turns
   };
 
   explicit ParameterShard(Options options);
@@ -117,7 +118,7 @@ class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, Up
   };
 
   [[nodiscard]] bool shard_lies_in_block() const noexcept;
-  [[nodiscard]] bool block_is_shard() const noexcept;  // all of it, in the same place
+  [[nodiscard]] bool block_is_shard() const noexcept;  // the same bytes
   void serve_if_possible();
   Task<> serve();
   Task<std::byte*> acquire(AcquireUnit request);
@@ -130,7 +131,7 @@ class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, Up
   bool updating_ = false;
   bool gathering_ = false;
   std::uint64_t next_ticket_ = 0;               // no visit may have a lower one
-  std::optional<std::uint64_t> block_version_;  // what the whole block holds
+  std::optional<std::uint64_t> block_version_;  // the version that the whole block has
   RingQueue<Pending> pending_;                  // by ticket
   RingQueue<std::uint64_t> held_;               // tickets, oldest first
   Counters counters_;

@@ -1,10 +1,10 @@
 // actors/slot_plan.hpp — decides which visit gets which slot: SlotPool's decisions, as a plain
 // state machine.
 //
-// A *visit* is one use of a unit by the plan (forward or backward of a segment). Visits are
-// numbered by tickets 0, 1, 2, ... in plan order, and each is decided exactly once, in that order:
-// it gets the slot that already has its unit in the wanted version (resident), or a slot whose
-// content is evicted.
+// A *visit* is one use of a unit by the plan (forward or backward of a segment). Visits have
+// tickets 0, 1, 2, ... in plan order. Each visit is decided exactly once, in that order: it gets
+// the slot that already has its unit in the wanted version (resident), or a slot whose content is
+// evicted.
 //
 // Invariant: a decision depends only on the plan, never on the arrival of messages. Ranks must
 // agree on it, because a visit that is not resident needs a collective. So the rule uses only
@@ -16,8 +16,8 @@
 //     outdated slots count as farthest.
 // A slot used by one of the last F - 1 tickets is never a victim, even if it was released early.
 //
-// There is always a victim: the last F - 1 tickets use at most F - 1 slots, and there are at least
-// F.
+// A victim always exists, because the last F - 1 tickets use at most F - 1 slots, and the pool has
+// at least F.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class SlotPlan {
  public:
   struct Options {
     std::size_t slots = 1;
-    std::size_t max_in_flight = 1;  // F: decided and not yet released, at most; <= slots
+    std::size_t max_in_flight = 1;  // F: the most visits decided and not yet released; <= slots
     std::size_t max_ahead = 256;    // a request may be this far ahead of the next decision
   };
 

@@ -3,17 +3,17 @@
 //
 // States of a slot: empty -> in use (by one or more visits of the same unit and version) ->
 // released, content kept -> in use again (resident) or evicted. SlotPlan makes all decisions,
-// strictly in ticket order and never in order of arrival, so every rank makes the same ones. "Never
-// evicted" (stages 0-2) is a pool with as many slots as units, or one pool of one slot for each
-// unit where their sizes differ much.
+// strictly in ticket order and never in order of arrival, so every rank makes the same ones. If
+// nothing is ever evicted (stages 0-2), a pool has as many slots as units; or, if the units' sizes
+// differ much, each unit has a pool of one slot.
 // Buffers: the pool owns the memory for its whole life. A granted slot belongs to its visit until
 // ReleaseSlot.
 //
 // Why no visit waits forever. Claim: every ticket is granted, provided that (1) every ticket is
 // asked for and released once, (2) the release of ticket s needs no grant of a ticket >= s + F (F =
 // max_in_flight, so the holder of a slot asks for at most F - 1 more before giving it back), (3)
-// whatever else the release of s waits for, a parameter version or a collective, is caused by
-// visits before s. Proof: let t be the least ticket that is never granted. Tickets below t are
+// everything else for which the release of s waits, a parameter version or a collective, is caused
+// by visits before s. Proof: let t be the least ticket that is never granted. Tickets below t are
 // granted. Ticket t waits only for the releases of tickets <= t - F; each of these needs, by (2),
 // grants of tickets < t only, which happen, and by (3) things that happen. So they are released,
 // SlotPlan finds a victim (there are at least F slots), and t is granted: a contradiction. With
@@ -35,7 +35,7 @@ namespace tandem {
 
 struct SlotGrant {
   std::byte* data = nullptr;
-  // it already has the wanted unit in the wanted version (perhaps still being gathered)
+  // The slot already has the wanted unit in the wanted version (its gather may still be under way).
   bool resident = false;
 };
 
@@ -69,7 +69,7 @@ class SlotPool : public Actor<SlotPool, AcquireSlot, ReleaseSlot> {
   struct Counters {
     std::uint64_t grants = 0;
     std::uint64_t resident = 0;  // of these, found in place
-    double waiting_s = 0;        // summed over grants: from the request to the grant
+    double waiting_s = 0;        // time from request to grant, summed over grants
     std::size_t in_flight_max = 0;
   };
 

@@ -1,8 +1,8 @@
-// actors/unit_layout.hpp — how a unit's flat block is divided among the ranks.
+// actors/unit_layout.hpp — divides a unit's flat block among the ranks.
 //
 // The block is padded to world * kUnitAlignment elements; rank r owns the r-th of `world` equal
-// slices, its shard. A slice is a whole number of norm tiles, so these lie at the same flat
-// positions for every world size, and chunk boundaries never cut one.
+// slices, its shard. A slice is a whole number of norm tiles. So the tiles lie at the same flat
+// positions for every world size, and chunk boundaries never cut a tile.
 #pragma once
 
 #include <cstddef>

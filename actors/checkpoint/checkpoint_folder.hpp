@@ -2,12 +2,13 @@
 // their bytes, and removes old ones.
 //
 // A checkpoint is whole if its folder has its final name, its manifest parses, and every file of
-// the manifest exists with its size: CheckpointSave gives the name last. No file names the latest
-// checkpoint. One with weights or moments that are not finite counts as damaged: its manifest says
-// so, and hashing its files checks again. A folder of slices is one disk's part of a checkpoint,
-// with slices.json instead of a manifest. If it is whole it counts even under a temporary name,
-// because it is sealed on all disks before it gets its name on any; under the name that a removal
-// gives it, it never counts.
+// the manifest exists with the size given there. CheckpointSave gives the name last. No file names
+// the latest checkpoint. A checkpoint with weights or moments that are not finite counts as
+// damaged: its manifest records them, and verify_files() checks the values again. A folder of
+// slices is one disk's part of a checkpoint and has slices.json instead of a manifest. A whole
+// folder of slices counts even under a temporary name, because the slices are sealed on all disks
+// before the folder gets its final name on any of them. A folder that a removal has renamed never
+// counts.
 // Thread rule: the loop's thread; FileIo and CpuPool outlive the task.
 #pragma once
 
@@ -27,13 +28,13 @@ namespace tandem {
 
 /// "step-00000020"
 std::string checkpoint_name(std::int64_t step);
-/// Whether a killed save or removal has certainly left the folder called `name`; similar names
-/// belong to the user.
+/// Returns whether a folder called `name` was certainly left by a killed save or removal. Folders
+/// with merely similar names belong to the user.
 [[nodiscard]] bool is_killed_save(std::string_view name);
 /// Returns the step of such a name; nullopt for any other name.
 std::optional<std::int64_t> step_of_checkpoint(std::string_view name);
 
-/// Returns the temporary name of a save of that folder; `nonce` as nonce_text() makes it.
+/// Returns the temporary name of a save whose final name is `folder`. nonce_text() makes `nonce`.
 std::string temporary_checkpoint(const std::string& folder, const std::string& nonce);
 struct FoundCheckpoint {
   std::int64_t step = 0;
@@ -44,58 +45,62 @@ struct FoundCheckpoint {
 struct FoundSlices {
   std::int64_t step = 0;
   std::string path;
-  std::string name;  // of the checkpoint: that of the folder once it has its name
+  std::string name;  // of the checkpoint; the folder gets it at the end of the save
   std::string save;
-  std::uint32_t disk = 0;  // whose slices these are
-  std::size_t disks = 0;   // of the save
+  std::uint32_t disk = 0;  // the disk that has these slices
+  std::size_t disks = 0;   // number of disks in the save
 
   [[nodiscard]] bool is_named() const { return path.ends_with("/" + name); }
 };
 
-/// Returns the whole checkpoints with finite values, newest first. Folders with a checkpoint's name
-/// that are not whole are appended to `broken` (may be null), one line each: "path: why". FileError
-/// if `parent` cannot be listed.
+/// Returns the whole checkpoints with finite values, newest first. Appends to `broken` (may be
+/// null) one line, "path: why", for each folder that has a checkpoint's name but is not whole or
+/// not finite. FileError if `parent` cannot be listed.
 Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string parent,
                                                     std::vector<std::string>* broken);
 
 /// A folder whose weights or moments hold a NaN or an infinity.
 struct NotFinite {
   std::string path;
-  std::string tensor;  // the first such, with its file
+  std::string tensor;  // the first tensor with such a value, and its file
 };
 
 struct NamedCheckpoints {
   std::vector<std::string> whole;   // folders, newest first; their values are finite
-  std::vector<FoundSlices> slices;  // newest first, by step and save; also those without names
-  std::vector<std::string> broken;  // "path: why", of those that are not whole or not finite
+  std::vector<FoundSlices> slices;  // newest first, by step and save; with or without final name
+  std::vector<std::string> broken;  // "path: why" of each folder that is not whole or not finite
   std::vector<NotFinite> not_finite;
 };
 
-/// Finds the checkpoints that a user means by `folder`: the folder itself with any name, or those
-/// in it, or those of a run, in `folder`/checkpoints. Returns none if the folder does not exist.
+/// Finds the checkpoints that a user means by `folder`: the folder itself, under any name, if it is
+/// a checkpoint; else the checkpoints in `folder`/checkpoints, where a run saves them; else those
+/// in `folder`. Returns none if the folder does not exist.
 Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder);
 /// The same without a loop; blocks.
 NamedCheckpoints named_checkpoints(const std::string& folder);
 
 struct FoundFolder {
-  std::int64_t step = 0;  // -1: a whole one under a name of its own
+  std::int64_t step = 0;  // -1: a whole checkpoint whose folder has another name
   std::string path;
   bool in_slices = false;
 };
 
-/// Returns whole checkpoints and slices in one order, newest first; of the same step the whole one
-/// first.
+/// Returns whole checkpoints and slices in one order, newest first. At the same step, whole
+/// checkpoints come before slices.
 std::vector<FoundFolder> newest_first(const NamedCheckpoints& named);
 
-/// Error (user input) if it does not parse; FileError if it cannot be read.
+/// Read and parse the manifest, or slices.json, of `folder`. Error (user input) if it does not
+/// parse; FileError if it cannot be read.
 Task<Manifest> read_manifest(FileIo* io, std::string folder);
 Task<Slices> read_slices(FileIo* io, std::string folder);
-/// A small file's text. FileError if it cannot be read, Error if it is larger than a manifest.
+/// Returns a small file's text. FileError if it cannot be read, Error if it is larger than a
+/// manifest.
 Task<std::string> read_text(FileIo* io, std::string path);
 
-/// Hashes the files i with i % parts == part. Returns a line for each fault: the file and, if only
-/// some of its tensors differ, each of those ("its header": the bytes before them); also for values
-/// that are not finite. Empty: the files are as they were written, and a run can resume.
+/// Hashes the files i with i % parts == part. Returns one line for each fault: a file that is
+/// missing or has another size, each tensor whose hash differs (or the file, if only the bytes
+/// before its tensors differ: "its header"), and values that are not finite. If the result is
+/// empty, the files are as they were written, and a run can resume.
 Task<std::vector<std::string>> verify_files(FileIo* io, std::string folder, Manifest manifest,
                                             std::uint32_t part, std::uint32_t parts,
                                             CpuPool* pool = nullptr);
@@ -104,13 +109,14 @@ Task<std::vector<std::string>> verify_entries(FileIo* io, std::string folder,
                                               std::vector<ManifestFile> files, std::uint32_t part,
                                               std::uint32_t parts, CpuPool* pool = nullptr);
 
-/// Removes old checkpoints; call it only after a save with finite values, with no save under way in
-/// `parent`. Keeps `keep` whole ones or folders of slices (at least one). Removes the others, and
-/// the remains of killed saves, removals and writes of single files. `newest` is the step that was
-/// saved last: it stays, then those of earlier steps, newest first; those of later steps, which an
-/// earlier run left, are removed first. A folder durably loses its name before its first file is
-/// removed. A link with a checkpoint's name stays, and so does its target. If one cannot be
-/// removed, the others still are; then FileError of the first.
+/// Removes old checkpoints. Call it only after a save with finite values, with no save under way in
+/// `parent`. It keeps `keep` whole checkpoints or folders of slices (at least one), and removes the
+/// others, those with values that are not finite, and the remains of killed saves, removals and
+/// writes of single files. `newest` is the step that was saved last. That checkpoint has the first
+/// claim to stay, then those of earlier steps, newest first; checkpoints of later steps, which an
+/// earlier run left, are the first to go. A folder durably loses its name before its first file is
+/// removed. A link with a checkpoint's name stays, and so does its target. If one folder cannot be
+/// removed, the others still are; then the FileError of the first failure is thrown.
 Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newest);
 
 }  // namespace tandem

@@ -4,16 +4,16 @@
 // it a checkpoint. Order of calls, with all ranks waiting for each other between them:
 //   rank 0 create() | every rank open(), write()..., sync() | every rank hash() |
 //   rank 0 seal() | rank 0 take_name()
-// If hosts have disks of their own, this saves one disk's slices, and its ranks are those of that
-// disk. When all disks are sealed, all take the name; a sealed folder counts as saved
-// (checkpoint_folder.hpp), so all disks have the save or none. After a failure on any rank the save
-// cannot be committed: call discard(). A failed fsync is not retried, because the kernel has
-// dropped the pages.
+// If hosts have disks of their own, this class saves the slices of one disk, and its ranks are the
+// ranks of that disk. The folders take their names when those on all disks are sealed. A sealed
+// folder counts as saved (checkpoint_folder.hpp), so either all disks have the save or none has it.
+// After a failure on any rank the save cannot be committed: call discard(). A failed fsync is not
+// retried, because the kernel has dropped the pages.
 // Invariant: whenever the process is killed or the power fails, the final name either does not
 // exist or has everything; once take_name() has returned, it survives a power cut. Nothing else in
 // the parent folder changes before that. Writes of large files bypass the page cache if the file
-// system can: otherwise a save would take memory, and time of the cores that train, for copies that
-// are never read.
+// system can do that. Otherwise a save would take memory, and time of the cores that train, for
+// copies that are never read.
 // Thread rule: the loop's thread. FileIo and CpuPool outlive it; the bytes of a write() live until
 // it returns.
 #pragma once
@@ -44,13 +44,13 @@ struct PlannedText {
   std::string text;
 };
 
-/// The same on every rank.
+/// The plan of a save; it is the same on every rank.
 struct CheckpointPlan {
   std::int64_t step = 0;
   std::string folder;     // final: parent/step-00000020; the parent exists
   std::string temporary;  // parent/step-00000020.tmp-<nonce>
   std::vector<PlannedFile> files;
-  std::optional<SlicesPlan> slices;  // of several disks' checkpoint: what of it lies on this one
+  std::optional<SlicesPlan> slices;  // with several disks: the part of the checkpoint on this one
 
   [[nodiscard]] std::uint64_t total_bytes() const;
 };
@@ -66,33 +66,35 @@ class CheckpointSave {
   /// Rank 0 makes the temporary folder and every file with its full size and header. Error before
   /// the first byte if the plan is not valid or the disk has too little room.
   Task<> create();
-  /// After rank 0's create().
+  /// Opens the files for writing. Call it after rank 0's create().
   Task<> open();
   /// Writes `bytes` into file number `file` at `data_offset` after the header. Several calls may be
-  /// under way. With one rank the hash is computed on the way, if the file is written in order from
-  /// its first to its last byte.
+  /// under way. With one rank, a file's hash is computed while it is written, provided that it is
+  /// written in order from its first to its last byte.
   Task<> write(std::size_t file, std::uint64_t data_offset, std::span<const std::byte> bytes);
-  /// Whether its disk has that much free.
+  /// Returns whether the disk of the checkpoint has `bytes` free.
   Task<bool> has_free(std::uint64_t bytes);
-  /// The same for bytes of `from` at `from_offset`, shared without a copy (UncachedFile::share()).
-  /// Returns false if the file system cannot share: then write() them.
+  /// As write(), but shares the bytes of `from` at `from_offset` without a copy
+  /// (UncachedFile::share()). Returns false if the file system cannot share them; then call
+  /// write().
   Task<bool> share(std::size_t file, std::uint64_t data_offset, const IoFile* from,
                    std::uint64_t from_offset, std::uint64_t bytes);
-  /// Returns the position in the file of that offset in the data.
+  /// Returns the position in the file that belongs to `data_offset` in its data.
   [[nodiscard]] std::uint64_t offset_of(std::size_t file, std::uint64_t data_offset) const {
     return parts_[file]->header.size() + data_offset;
   }
   /// Syncs all that this rank wrote, and closes its files.
   Task<> sync();
-  /// After every rank's sync(): returns the entries of the files i with i % world == rank. Reads
-  /// files that were not hashed on the way.
+  /// Returns the manifest's entries of the files i with i % world == rank. Call it after every
+  /// rank's sync(). It reads the files that were not hashed while they were written.
   Task<std::vector<ManifestFile>> hash();
-  /// Rank 0, with the entries of all ranks in any order: makes everything durable, under the
-  /// temporary name.
+  /// Makes everything durable under the temporary name. Rank 0 calls it, with the entries of all
+  /// ranks in any order.
   Task<> seal(std::vector<ManifestFile> all, std::vector<PlannedText> texts);
-  /// Rank 0, after seal(). Replaces a folder of the final name.
+  /// Gives the folder its final name, and replaces an older folder of that name. Rank 0 calls it
+  /// after seal().
   Task<> take_name();
-  /// Both.
+  /// Calls seal(), then take_name().
   Task<> commit(std::vector<ManifestFile> all, std::vector<PlannedText> texts);
   /// Closes the files and removes the temporary folder as far as possible; throws nothing.
   Task<> discard();
@@ -108,10 +110,10 @@ class CheckpointSave {
     ManifestFile entry;  // no hashes yet
     UncachedFile file;
     bool written = false;  // by this rank
-    // For hashing on the way; places count from the data's begin.
+    // For hashing during the writes; positions count from the beginning of the data.
     bool in_order = false;
-    std::uint64_t next = 0;    // where the next write in order begins
-    std::uint64_t hashed = 0;  // up to here
+    std::uint64_t next = 0;    // position at which the next write in order begins
+    std::uint64_t hashed = 0;  // the bytes before this position are hashed
     Event hashed_more;
     FileHasher hasher;
   };

@@ -2,21 +2,21 @@
 // files of a checkpoint while training goes on.
 //
 // A save freezes all units in the optimizer (FreezeUnits) and writes them in the order in which the
-// next step will update them. A unit may change again (UnfreezeUnit) when its last byte was
+// next step will update them. A unit may change again (UnfreezeUnit) when its last byte has been
 // written. If an update of a frozen unit is due earlier, the unit is copied into a bounded save
 // buffer, from which it is written later, and may change at once. If the buffer has no room, the
-// unit is written next, and the update waits for that. If the file of state and the checkpoint lie
-// on a file system whose files can share extents (XFS, Btrfs), and fp32 arrays have the same
-// offsets within 4 KiB in both, extents are shared instead of written, which takes only a system
-// call.
+// unit is written next, and the update waits for that. The file of state and the checkpoint may lie
+// on a file system whose files can share extents (XFS, Btrfs). If fp32 arrays then have the same
+// offsets within 4 KiB in both, their extents are shared instead of written, which takes only a
+// system call.
 //
 // States of a unit: held -> (staging -> staged ->) writing -> written; the hold ends at staged, or
 // at written.
-// Invariant: the written state is that after the last update that was asked for before the save.
-// Values are fp32; read_master() and read_state() convert every layout exactly, and write_*()
-// convert back to the same bits.
-// Buffers: this actor reads the state from FreezeUnits to UnfreezeUnit; CheckpointSave is lent for
-// the request.
+// Invariant: a save contains the state after the last update that was requested before it. Values
+// are fp32; read_master() and read_state() convert every layout exactly, and write_*() convert back
+// to the same bits.
+// Buffers: this actor reads the state from FreezeUnits to UnfreezeUnit. The CheckpointSave is lent
+// until WriteCheckpoint's reply.
 #pragma once
 
 #include <array>
@@ -64,11 +64,11 @@ struct HoldForCheckpoint {
 
 struct WriteOutcome {
   std::size_t staged_bytes = 0;
-  std::exception_ptr failure;  // what the files failed with; null: none
+  std::exception_ptr failure;  // the error of the files; null: none
 };
 
 /// After HoldForCheckpoint: writes this rank's pieces and makes them durable. When it replies, no
-/// unit is frozen any more. The reply contains a failure, because a handler that throws would end
+/// unit is frozen any more. A failure is part of the reply, because a handler that throws would end
 /// the run.
 struct WriteCheckpoint {
   using Reply = WriteOutcome;
@@ -82,22 +82,22 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
   struct Unit {
     std::vector<CheckpointPiece> pieces;  // ascending in their file; none: this rank writes nothing
     std::size_t elements = 0;             // of the slice
-    bool is_updated = true;               // false: frozen, and never held
+    bool is_updated = true;               // false: the unit is not trained, and never held
   };
 
   struct Options {
     CpuPool* pool = nullptr;  // outlives the actor
     OptimizerAddress optimizer;
     std::vector<Unit> units;
-    std::vector<std::uint32_t> order;  // of all units: by their next update
+    std::vector<std::uint32_t> order;  // all units, in the order of their next updates
     /// Returns the unit's state in host memory. Called while the unit is frozen or not being
     /// updated.
     std::function<Task<HostState>(std::uint32_t unit)> state_of;
-    // The file of state on NVMe, and a function that says where a unit's state lies, there or in
-    // memory. Null: there is no file. Both outlive the actor.
+    // The file of state on NVMe, and a function that returns the addresses of a unit's state, in
+    // the file or in memory. Null: there is no file. Both outlive the actor.
     StateFile* state_file = nullptr;
     std::function<UpdateBuffers(std::uint32_t unit)> lies_at = {};
-    std::size_t staging_bytes = 0;  // at most
+    std::size_t staging_bytes = 0;  // size of the save buffer, at most
     std::size_t piece_bytes = std::size_t{4} << 20;
   };
 
@@ -118,7 +118,7 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
     std::array<HostBuffer, kCheckpointArrays> arrays;
   };
 
-  /// A run of a piece that is written at a time.
+  /// The elements [begin, end) of a piece, which are written with one call.
   struct Run {
     const CheckpointPiece* piece;
     std::size_t begin;
@@ -150,8 +150,8 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
 
   Options options_;
   std::vector<State> states_;          // [unit]
-  std::vector<bool> holds_;            // [unit] whose hold has not ended
-  std::vector<std::uint32_t> urgent_;  // wanted, and not staged for want of room
+  std::vector<bool> holds_;            // [unit] its hold has not ended
+  std::vector<std::uint32_t> urgent_;  // wanted units that had no room in the save buffer
   std::map<std::uint32_t, Staged> staged_;
   std::size_t staged_bytes_ = 0;  // now
   std::size_t staged_in_all_ = 0;

@@ -1,7 +1,7 @@
 // actors/checkpoint/save_whole.hpp — writes a whole checkpoint in one process that does not train.
 //
-// Invariant: the checkpoint gets its name when all of it is on the disk; after a failure nothing of
-// it is left.
+// Invariant: the checkpoint gets its name when all of it is on the disk. After a failure nothing of
+// it remains.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -18,8 +18,8 @@ namespace tandem {
 using FillTensor = std::function<void(std::size_t file, std::size_t tensor, std::int64_t begin,
                                       std::int64_t end, float* out)>;
 
-/// Writes the plan's tensors, all of them fp32, and the texts. Pointers stay valid until the task
-/// ends. Rethrows what `fill` throws.
+/// Writes the plan's tensors, which are all fp32, and the texts. The pointers must stay valid until
+/// the task ends. An exception of `fill` is rethrown.
 Task<> save_whole(FileIo* io, CpuPool* pool, const CheckpointPlan* plan, FillTensor fill,
                   std::vector<PlannedText> texts);
 

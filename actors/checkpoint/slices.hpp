@@ -1,9 +1,10 @@
 // actors/checkpoint/slices.hpp — slices.json: the slices of a checkpoint on one of several disks.
 //
-// If hosts have disks of their own, a save makes a folder on each: the slices that this disk's
-// ranks keep, in files of the same names, and slices.json instead of a manifest. A tensor in such a
-// file is a run of elements of one of the checkpoint's tensors, and is named after it:
-// "layer.weight[0:512]". Such a folder is not a checkpoint unless it has every element.
+// If hosts have disks of their own, a save makes one folder on each disk. The folder has the slices
+// that this disk's ranks keep, in files of the same names as in the whole checkpoint, and
+// slices.json instead of a manifest. A tensor in such a file is a run of elements of one of the
+// checkpoint's tensors, and is named after it: "layer.weight[0:512]". The folder is not a
+// checkpoint unless it has every element.
 // Invariant: parse() accepts only texts that json() has written, bit for bit, and every tensor in
 // the files is a run of a tensor of the whole checkpoint's file of that name.
 #pragma once
@@ -33,8 +34,8 @@ struct TensorRun {
 
 /// One disk's part in a save, the same on its ranks.
 struct SlicesPlan {
-  std::string save;                // 32 hex digits: the same on all disks of a save, on no others
-  std::uint32_t disk = 0;          // which one this is
+  std::string save;                // 32 hex digits that identify the save, the same on its disks
+  std::uint32_t disk = 0;          // number of this disk
   std::vector<std::string> hosts;  // [disk] the name of a host that has it
   std::vector<PlannedFile> whole;  // the files of the whole checkpoint, the same on all disks
 };

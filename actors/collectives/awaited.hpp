@@ -15,7 +15,8 @@
 
 namespace tandem {
 
-/// Time after a deadline in which a rank's own host, which knows more of it, may name it first.
+/// Time after a deadline in which the host of the rank at fault, which knows more about that rank,
+/// may name it before other hosts do.
 inline constexpr Duration kDeadlineGrace = std::chrono::seconds(2);
 
 class Awaited {
@@ -34,7 +35,7 @@ class Awaited {
     return std::bit_cast<std::uint64_t>(places_);
   }
 
-  /// Adds a rank if it is not there yet and a place is free.
+  /// Adds a rank, unless it is there already or all places are taken.
   void add(std::uint32_t rank) noexcept {
     for (std::size_t at = 0; at < kPlaces; ++at) {
       if (word(at) == 0) {
@@ -56,12 +57,13 @@ class Awaited {
       }
     }
   }
-  /// Returns the rank at that position plus 1, or 0: a heartbeat message carries this.
+  /// Returns the rank at `place` plus 1; 0 if the place is free. Heartbeat messages carry this
+  /// word.
   [[nodiscard]] std::uint16_t word(std::size_t place) const noexcept {
     return places_[place] % PeerHeartbeats::kWordsMax;
   }
 
-  /// Whether the rank is silent: then its last published waits do not count.
+  /// Returns whether the rank that published these waits is silent; then they do not count.
   [[nodiscard]] bool is_silent() const noexcept { return (places_[0] & kSilent) != 0; }
   void set_silent(bool is) noexcept {
     places_[0] = static_cast<std::uint16_t>(is ? places_[0] | kSilent : places_[0] & ~kSilent);
@@ -76,14 +78,14 @@ struct EndOfWaits {
   enum class Why : std::uint8_t {
     kWaitsForNone,
     kIsSilent,
-    kCircle,  // all of them wait: what one sent another does not come
+    kCircle,  // all of the ranks wait: something that one sent another does not arrive
   };
   std::uint32_t rank = 0;
   Why why = Why::kWaitsForNone;
 };
 
-/// Follows the waits that begin with `waiter`'s for `awaited`; `of(rank)` returns the ranks, of
-/// `world`, that this rank awaits.
+/// Follows waits from rank to rank, beginning with the wait of `waiter` for `awaited`, and returns
+/// the rank at their end. `of(rank)` returns the Awaited of a rank below `world`.
 template <class Of>
 [[nodiscard]] EndOfWaits end_of_waits(std::uint32_t waiter, std::uint32_t awaited,
                                       std::uint32_t world, Of of) {

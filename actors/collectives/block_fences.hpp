@@ -3,7 +3,8 @@
 //
 // The compute lane queues work on a block on its stream and records an event; the copies and
 // collectives that use the block next wait for it on the device. No host thread waits.
-// Invariant: one event for each block, the newest; a block is known by its first byte.
+// Invariant: each block has one event, the newest. The address of its first byte identifies a
+// block.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -21,7 +22,7 @@ class BlockFences {
   void set(const std::byte* block, DeviceEvent event) {
     events_.insert_or_assign(block, std::move(event));
   }
-  /// The block's event, if there is one.
+  /// Returns the block's event; nullopt if it has none.
   [[nodiscard]] std::optional<DeviceEvent> of(const std::byte* block) const {
     const auto found = events_.find(block);
     return found != events_.end() ? std::optional(found->second) : std::nullopt;

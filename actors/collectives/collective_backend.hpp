@@ -1,9 +1,9 @@
 // actors/collectives/collective_backend.hpp — the interface through which Collectives issues
-// operations, and its implementation for one rank, `self`. There are others for processes of one
-// host, for several hosts, and for NCCL.
+// operations, and its implementation for one rank, `self`. Other files implement it for processes
+// of one host, for several hosts, and for NCCL.
 //
-// Two sequences, independent of each other: gathers (all_gather, broadcast, all_to_all) and
-// reductions (reduce_scatter_add, all_reduce_add, exchange).
+// Operations form two sequences, which are independent of each other: gathers (all_gather,
+// broadcast, all_to_all) and reductions (reduce_scatter_add, all_reduce_add, exchange).
 // Contract: Collectives calls from the loop thread, and never has more than one operation of each
 // sequence under way. A returned task ends when the result is in place; until then the arguments'
 // memory is lent to the back end. Every rank calls the same operations with the same sizes in the
@@ -28,49 +28,54 @@
 
 namespace tandem {
 
-/// Every rank's shard, in rank order, into the whole block of each rank.
+/// Copies every rank's shard, in rank order, into the whole block of each rank.
 struct GatherArguments {
-  // this rank's slice, read until the task ends; it may lie in `block` at its final position, and
-  // is not copied then
+  // This rank's slice, read until the task ends. It may lie in `block` at its final position; then
+  // it is not copied.
   const std::byte* shard = nullptr;
   std::byte* block = nullptr;  // world * shard_bytes, written until the task ends
   std::size_t shard_bytes = 0;
   // The shard is the whole block, with the same bytes on every rank: the gather is a local copy,
   // and the block has shard_bytes. The value must be the same on every rank.
   bool is_replicated = false;
-  Name name = "all-gather";  // in traces, as in the others
+  Name name = "all-gather";  // in traces
 };
 
-/// accumulator = or += the sum over ranks, added in rank order: ((accumulator + rank 0's) + rank
-/// 1's) + ... reduce_scatter_add: of this rank's slice of every rank's block. all_reduce_add: of
-/// the whole block; the accumulators of all ranks have the same bits before and after. With `tree`
-/// above 1, the values of `tree` neighbours are first added to each other, as a balanced tree in
-/// fp32: (accumulator + (rank 0's + rank 1's)) + (rank 2's + rank 3's).
+/// Sets `accumulator` to the sum over ranks, or adds the ranks' values to it, in rank order:
+/// ((accumulator + rank 0's) + rank 1's) + ... reduce_scatter_add() sums this rank's slice of every
+/// rank's block. all_reduce_add() sums the whole block; the accumulators of all ranks have the same
+/// bits before and after. With `tree` above 1, the values of `tree` neighbouring ranks are first
+/// added to each other, as a balanced tree in fp32: (accumulator + (rank 0's + rank 1's)) + (rank
+/// 2's + rank 3's).
 struct ReduceArguments {
   // reduce-scatter: world * shard_elements; all-reduce: shard_elements; read until the task ends
   const std::byte* block = nullptr;
   DType block_type = DType::kF32;
   void* accumulator = nullptr;  // shard_elements, written until the task ends
-  // 16 bits only if nothing is added in it: world 1, the blocks' type, mode kOverwrite. Then it has
-  // the gradient's own values, at half the memory traffic of fp32.
+  // A 16-bit type is allowed only if nothing is added: at world 1, in the block's type, with
+  // kOverwrite. The accumulator then gets the gradient's own values, at half the memory traffic of
+  // fp32.
   DType accumulator_type = DType::kF32;
   // At world 1, in one type and with kOverwrite, block and accumulator may be the same memory: then
   // nothing is moved, and only the norm is computed.
   std::size_t shard_elements = 0;  // a multiple of kNormTile
   AccumulateMode mode = AccumulateMode::kOverwrite;
-  bool want_norm = false;  // also the norm of the result; bad elements are indices into the shard
-  // Ranks of a tree: a power of two that divides the ranks of a host (or, with one rank on each
-  // host, the hosts). Otherwise, and on devices, ranks are added one after another.
+  // Also returns the norm of the result; bad elements are indices into the shard.
+  bool want_norm = false;
+  // Number of ranks in a tree: a power of two that divides the number of ranks of a host (or, with
+  // one rank on each host, the number of hosts). Otherwise, and on devices, ranks are added one
+  // after another.
   std::uint32_t tree = 1;
   Name name = "reduction";
 };
 
-/// Reduces with one rank, for the elements [begin, end) of the shard; `begin` is a multiple of
-/// kNormTile. Any thread; disjoint ranges may run at the same time, each with its own norm.
+/// Carries out the reduction of a single rank for the elements [begin, end) of the shard. `begin`
+/// is a multiple of kNormTile. Any thread; disjoint ranges may run at the same time, each with its
+/// own norm.
 void reduce_alone(const ReduceArguments& arguments, std::size_t begin, std::size_t end,
                   GradientNorm& norm);
 
-/// `bytes` of every rank to every rank, in rank order.
+/// Copies `bytes` bytes of every rank to every rank, in rank order.
 struct ExchangeArguments {
   const std::byte* mine = nullptr;
   std::byte* all = nullptr;  // world * bytes
@@ -78,14 +83,14 @@ struct ExchangeArguments {
 };
 inline constexpr std::size_t kExchangeBytes = 4096;
 
-/// The root's bytes into those of every rank.
+/// Copies the root's bytes to every rank.
 struct BroadcastArguments {
   std::byte* data = nullptr;  // read at the root, written elsewhere
   std::size_t bytes = 0;
   std::uint32_t root = 0;
 };
 
-/// Piece p of `from` goes to rank p; piece p of `into` comes from rank p.
+/// Sends piece p of `from` to rank p; piece p of `into` comes from rank p.
 struct AllToAllArguments {
   const std::byte* from = nullptr;  // world * bytes
   std::byte* into = nullptr;        // world * bytes, not overlapping
@@ -121,23 +126,24 @@ class CollectiveBackend {
     (void)event;
   }
 
-  /// Returns an event after the copies to the device that gathers have queued: a copy that waits
-  /// for it leaves the link to weights first. Returns nullopt if the back end queues no such
-  /// copies. Loop thread.
+  /// Returns an event that follows all copies to the device that gathers have queued. A copy that
+  /// waits for it lets weights use the link first. Returns nullopt if no such copies are queued.
+  /// Loop thread.
   [[nodiscard]] virtual std::optional<DeviceEvent> gathers_queued() { return std::nullopt; }
 
   /// Aborts this rank: every operation, here and at its peers, fails at once and names this rank
   /// and `why`. Loop thread.
   virtual void abort(std::string_view why) noexcept {}
-  /// The same, but names `failed_rank`; numbers from world() on are ranks outside of this
-  /// communicator. The first cause counts.
+  /// As abort(), but the failure names `failed_rank`. Numbers from world() on stand for ranks
+  /// outside of this communicator. The first cause counts.
   virtual void fail(std::uint32_t failed_rank, std::string_view why) noexcept {}
-  /// Calls one of the two, by the error that ended this rank's work.
+  /// Reports that `cause` has ended this rank's work: calls fail() if it is a PeerLost, else
+  /// abort().
   void give_up(const std::exception& cause) noexcept;
 };
 
-/// World 1. Gathers are copies, reductions accumulations; both run on `pool` in chunks, so all of
-/// its threads help.
+/// The back end of a single rank (world 1). Gathers are copies and reductions are accumulations;
+/// both run on `pool` in chunks, so that all of its threads help.
 class SelfBackend final : public CollectiveBackend {
  public:
   explicit SelfBackend(CpuPool& pool) : pool_(&pool) {}
@@ -158,7 +164,8 @@ class SelfBackend final : public CollectiveBackend {
 
   CpuPool* pool_;
   std::vector<HostBuffer> allocated_;
-  // of the reduction under way, one per chunk; kept, so that operations do not allocate
+  // The norms of the chunks of the reduction under way. They are kept, so that operations do not
+  // allocate.
   std::vector<GradientNorm> parts_;
 };
 

@@ -1,17 +1,17 @@
-// actors/collectives/collectives.hpp — the sole issuer of collective operations of a rank.
+// actors/collectives/collectives.hpp — issues all collective operations of a rank.
 //
-// Two sequences, independent of each other: gathers (with broadcasts and all-to-alls) and
-// reductions (with all-reduces and exchanges; a barrier is an exchange of nothing). Each is issued
-// strictly by order number 0, 1, 2, ...: an operation that comes early waits for its turn, and one
-// at a time is under way. The numbers come from the plan, so all ranks issue the same operations in
-// the same order, in any order of arrival. A visit that needs no gather (its unit is resident)
-// releases its number with SkipGather.
+// Operations form two sequences, which are independent of each other: gathers (with broadcasts and
+// all-to-alls) and reductions (with all-reduces and exchanges; a barrier is an exchange of
+// nothing). A sequence issues its operations strictly by order number 0, 1, 2, ..., one at a time;
+// a request that arrives early waits for its turn. The numbers come from the plan, so all ranks
+// issue the same operations in the same order, whatever the order of arrival. A visit that needs no
+// gather (its unit is resident) releases its number with SkipGather.
 //
 // States of a sequence: idle -> issuing -> idle ...; -> failed, permanently: after an error of the
-// back end every waiting or later operation fails with it, in both sequences, and so does the
-// scope.
-// Buffers: those of an operation are lent until it ends: at its reply, or later if the actor is
-// stopped, so they must outlive the actor. An Exchange has buffers of its own.
+// back end every waiting or later operation of both sequences fails with that error, and so does
+// the scope.
+// Buffers: the buffers of an operation are lent until it ends. It ends at its reply, or later if
+// the actor is stopped; so they must outlive the actor. An Exchange has buffers of its own.
 #pragma once
 
 #include <cstddef>
@@ -66,7 +66,7 @@ struct ReduceScatterAdd {
   }
 };
 
-/// Merges all ranks' norms; exact, so all ranks get the same bits.
+/// Merges the norms of all ranks. The merge is exact, so all ranks get the same bits.
 struct AllReduceNorm {
   using Reply = GradientNorm;
   static constexpr auto kWhat = flight::Kind::kNorm;
@@ -87,8 +87,8 @@ struct AllReduceAdd {
   }
 };
 
-/// Replies with `mine` of every rank, in rank order; all have the same size, at most
-/// kExchangeBytes.
+/// Replies with the bytes `mine` of every rank, in rank order. All ranks give the same size, at
+/// most kExchangeBytes.
 struct Exchange {
   using Reply = std::vector<std::byte>;
   static constexpr auto kWhat = flight::Kind::kExchange;
@@ -124,9 +124,9 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
  public:
   struct Options {
     CollectiveBackend* backend = nullptr;  // outlives the actor
-    std::size_t max_ahead = 1024;          // operations held back, at most
+    std::size_t max_ahead = 1024;          // limit of each sequence's OrderedInbox
     std::uint8_t group = 0;                // of ranks, in the flight recorder
-    CommsLog* log = nullptr;               // counts operations, outlives the actor; null: none does
+    CommsLog* log = nullptr;               // counts operations; null: none; outlives the actor
     std::vector<std::string> units = {};   // their names, for traces
   };
 
@@ -134,8 +134,8 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
     std::uint64_t operations = 0;
     std::uint64_t skipped = 0;
     std::uint64_t bytes = 0;   // of whole blocks
-    double busy_s = 0;         // an operation was under way
-    std::size_t held_max = 0;  // operations that had come and not been issued, at most
+    double busy_s = 0;         // time in which an operation was under way
+    std::size_t held_max = 0;  // the most operations that had arrived and were not issued yet
   };
 
   struct Counters {
@@ -180,7 +180,7 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
     OrderedInbox<Operation> inbox;
     bool issuing = false;
     SequenceCounters counters;
-    std::uint64_t shared = 0;  // operations in which something travels; alike on all ranks
+    std::uint64_t shared = 0;  // operations that move data between ranks; equal on all ranks
   };
   using Gathers = Sequence<AllGather, Broadcast, AllToAll>;
   using Reductions = Sequence<ReduceScatterAdd, AllReduceNorm, AllReduceAdd, Exchange>;
@@ -223,8 +223,8 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
   std::map<std::pair<flight::Kind, std::uint32_t>, Name> names_;
   Gathers gathers_;
   Reductions reductions_;
-  NormLimbs own_norm_;            // of the all-reduce of the norm under way
-  std::vector<NormLimbs> norms_;  // the same, of every rank
+  NormLimbs own_norm_;            // this rank's norm in the AllReduceNorm under way
+  std::vector<NormLimbs> norms_;  // every rank's
   std::exception_ptr failed_;
 };
 

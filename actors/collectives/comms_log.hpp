@@ -1,11 +1,12 @@
 // actors/collectives/comms_log.hpp — counts and times the collectives of this rank by kind and
-// size, and the time for which the compute lane stood still for them.
+// size, and measures how long the compute lane waited for them.
 //
-// Logging adds no waits: an operation's time is from its issue to its end on this rank. Exposed
-// time is the part of it in which the compute lane waited for the operation's sequence (LaneWait):
-// one operation of a sequence is under way at a time, so the lane waited for this one. Memory is
+// Logging adds no waits: an operation's time runs from its issue to its end on this rank. Exposed
+// time is the part of it in which the compute lane waited for the operation's sequence (LaneWait).
+// Since one operation of a sequence is under way at a time, the lane waited for this one. Memory is
 // bounded: kMostRows sizes, kLatest times of each, kMostVerbose lines.
-// Thread rule: one thread at a time: the loop's, or the compute lane's for what it issues itself.
+// Thread rule: one thread at a time: the loop's, or the compute lane's for operations that it
+// issues itself.
 #pragma once
 
 #include <array>
@@ -28,7 +29,7 @@ struct CommsKey {
   std::uint8_t group = 0;   // of ranks; 0: all of them
   std::uint32_t ranks = 1;  // in it
   flight::Kind what = flight::Kind::kNone;
-  std::uint64_t bytes = 0;  // of the whole block, or of what all ranks tell each other
+  std::uint64_t bytes = 0;  // of the whole block, or of all ranks' bytes in an exchange
   std::uint32_t unit = flight::kNoUnit;
   auto operator<=>(const CommsKey&) const = default;
 };
@@ -58,16 +59,17 @@ class CommsLog {
 
   explicit CommsLog(Options options) : options_(options) {}
 
-  /// Sets whether later operations are counted (not those that compare logs). Call it between
-  /// operations.
+  /// Sets whether later operations are counted. The exchanges that compare logs are not. Call it
+  /// between operations.
   void set_counting(bool counts) noexcept { counts_ = counts; }
   /// Records an operation of several ranks that has ended.
   void add(CommsKey key, Duration took, Duration exposed);
 
-  /// The compute lane begins, or ends, to wait for operations of that sequence.
+  /// Record that the compute lane begins, or ends, a wait for operations of `sequence`. Waits may
+  /// nest.
   void lane_waits(CommSequence sequence, TimePoint now) noexcept;
   void lane_goes_on(CommSequence sequence, TimePoint now) noexcept;
-  /// Returns the total time for which it has waited until `now`.
+  /// Returns how long the compute lane has waited for `sequence` in all, up to `now`.
   [[nodiscard]] Duration stood_still(CommSequence sequence, TimePoint now) const noexcept;
 
   [[nodiscard]] const std::map<CommsKey, CommsCount>& rows() const noexcept { return rows_; }
@@ -76,7 +78,7 @@ class CommsLog {
   [[nodiscard]] std::uint64_t left_out() const noexcept { return left_out_; }
   /// Returns the operations since the last call, in order.
   [[nodiscard]] std::vector<Verbose> take_verbose();
-  /// Whether further operations will be dropped.
+  /// Returns whether take_verbose() will not get any further operations.
   [[nodiscard]] bool verbose_is_full() const noexcept { return verbose_count_ >= kMostVerbose; }
 
  private:
@@ -95,7 +97,8 @@ class CommsLog {
   std::size_t verbose_count_ = 0;
 };
 
-/// While one lives, the compute lane waits for operations of that sequence. `log` may be null.
+/// Records a wait of the compute lane for operations of `sequence`, which lasts as long as the
+/// object. `log` may be null.
 class LaneWait {
  public:
   LaneWait(CommsLog* log, CommSequence sequence, const EventLoop& loop) noexcept

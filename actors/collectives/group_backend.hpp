@@ -1,9 +1,9 @@
 // actors/collectives/group_backend.hpp — the collectives of a group of ranks, whose failures name
 // ranks by their numbers in the run.
 //
-// The inner back end numbers the group's ranks; failures are translated between both numberings. So
-// a rank that aborts because of a rank outside of the group names that one to its peers, and not
-// itself.
+// The inner back end numbers the group's ranks; this class translates the ranks in failures between
+// both numberings. So if a rank aborts because of a rank outside of the group, it names that rank
+// to its peers, and not itself.
 // Thread rule: that of the inner back end.
 #pragma once
 

@@ -32,7 +32,7 @@ class OrderedInbox {
   /// Whether the item whose turn it is has arrived.
   [[nodiscard]] bool ready() const noexcept { return items_[next_ % items_.size()].has_value(); }
 
-  /// Only while ready().
+  /// Removes and returns the item whose turn it is. Call it only while ready().
   T take() {
     std::optional<T>& place = items_[next_ % items_.size()];
     TANDEM_CHECK(place.has_value(), "only an item that has arrived leaves");
@@ -43,7 +43,7 @@ class OrderedInbox {
     return item;
   }
 
-  /// Calls `visit` with every item, in any state of turn, and removes them.
+  /// Calls `visit` with every item, whether or not its turn has come, and removes it.
   template <class Visit>
   void drop_all(Visit visit) {
     for (std::optional<T>& place : items_) {

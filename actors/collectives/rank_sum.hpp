@@ -12,7 +12,8 @@
 
 namespace tandem {
 
-/// Merges the norm of elements from `begin` on, in which bad elements are counted from 0.
+/// Merges into `norm` the norm `part` of the elements from `begin` on. In `part`, bad elements are
+/// counted from 0.
 inline void merge_part(GradientNorm& norm, GradientNorm part, std::size_t begin) {
   if (part.first_bad_element >= 0) {
     part.first_bad_element += static_cast<std::int64_t>(begin);
@@ -26,7 +27,7 @@ struct RankSum {
   std::size_t count;  // elements
   AccumulateMode mode;
   std::uint32_t ranks;
-  std::uint32_t tree;  // a power of two; 1, or no divisor of `ranks`: one after another
+  std::uint32_t tree;  // a power of two; if 1, or no divisor of `ranks`: ranks one after another
 };
 
 namespace detail {
@@ -49,8 +50,8 @@ void add_tree(std::array<std::array<float, kNormTile>, kLevels>& sums, std::size
 
 }  // namespace detail
 
-/// Adds all ranks' values. `values_of(rank)` returns the beginning of that rank's elements. `norm`
-/// (null: not wanted) gets the norm of the sum.
+/// Adds all ranks' values. `values_of(rank)` returns the address of that rank's first element. The
+/// norm of the sum is added to `norm`, unless that is null.
 template <class ValuesOf>
 void add_ranks(RankSum what, ValuesOf values_of, GradientNorm* norm) {
   constexpr std::size_t kLevels = 8;

@@ -17,13 +17,13 @@ class Secret {
  public:
   static constexpr std::size_t kBytes = 32;
   using Proof = std::array<std::byte, kBytes>;
-  // The least length of the text it is made of. Shorter ones can be guessed.
+  // The least length of a secret's text. Shorter texts can be guessed.
   static constexpr std::size_t kLeastCharacters = 32;
   static constexpr std::size_t kMostCharacters = 1024;
 
-  /// 256 random bits as 64 hexadecimal digits: the text of a new secret.
+  /// Returns the text of a new secret: 256 random bits as 64 hexadecimal digits.
   [[nodiscard]] static std::string random_text();
-  /// Equal texts make equal secrets. The caller checks the text's length where a user wrote it.
+  /// Equal texts make equal secrets. If a user wrote the text, the caller checks its length.
   explicit Secret(std::string_view text);
   ~Secret();
   Secret(const Secret&) = default;

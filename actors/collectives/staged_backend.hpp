@@ -3,22 +3,23 @@
 //
 // Slots and whole blocks lie on the device; shards, accumulators and optimizer state on the host.
 // So a gather ends with copies to the device, and a reduction begins with copies to the host. Both
-// are cut into pieces and go through the two halves of a transfer buffer (`stage`) in memory of the
-// inner back end, which its peers read in place: while piece i is gathered (reduced), piece i - 1
-// is copied to the device (piece i + 1 to the host). A shard that is the whole block is copied
-// straight to it, and a gradient to which nothing is added straight into its accumulator. Cutting
-// changes no bit: the additions of an element keep their order, and norms merge exactly. On one
-// rank shard and accumulator may be device memory, too: then only the norm crosses the link, and
-// the device copies or adds: a GPU with the kernels of use_kernels(), a simulated device, whose
-// memory is the host's, with the host's function. Several ranks share one accelerator in this way,
-// with the host's shared memory as the inner back end.
+// are cut into pieces, which go through the two halves of a transfer buffer (`stage`) in memory of
+// the inner back end, where its peers read them in place. While piece i is gathered (reduced),
+// piece i - 1 is copied to the device (piece i + 1 to the host). A shard that is the whole block is
+// copied straight to it, and a gradient to which nothing is added straight into its accumulator.
+// Cutting changes no bit: the additions of an element keep their order, and norms merge exactly.
+// With one rank, shard and accumulator may be device memory, too. Then only the norm crosses the
+// link, and the device copies or adds: a GPU runs the kernels of use_kernels(); a simulated device,
+// whose memory is the host's, runs the host's function. If the inner back end uses the host's
+// shared memory, several ranks can share one accelerator.
 //
 // Memory counts as device memory if allocate_on_device() of this back end returned it, or if
 // Options::is_on_device says so; all else is host memory. An operand lies on the same side on all
 // ranks. An operation without device memory goes to the inner back end unchanged. The copy streams
 // wait on the device for the compute stream's work on a block (begin_behind).
-// Buffers: operands are lent until the task ends; also after a failure it first waits for copies
-// under way. After the start operations allocate nothing, except in the device's own queues.
+// Buffers: operands are lent until the task ends. After a failure, too, the task first waits for
+// copies under way. After the start, operations allocate nothing, except in the device's own
+// queues.
 // Failure: a DeviceError ends the operation and aborts the peers; an error of the inner back end is
 // passed on.
 // Thread rule: the loop's thread.
@@ -52,12 +53,12 @@ class StagedBackend final : public CollectiveBackend {
     std::function<bool(const void* memory)> is_on_device;
   };
 
-  /// `device` outlives the back end. Allocates the transfer buffers from `inner`: Error(kRefused)
-  /// without room.
+  /// `device` outlives the back end. The transfer buffers are allocated from `inner`;
+  /// Error(kRefused) if there is no room.
   StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> inner, Options options);
   StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> inner)
       : StagedBackend(device, std::move(inner), Options()) {}
-  /// No operation is under way.
+  /// No operation may be under way.
   ~StagedBackend() override;
 
   [[nodiscard]] std::uint32_t world() const noexcept override { return inner_->world(); }
@@ -67,8 +68,8 @@ class StagedBackend final : public CollectiveBackend {
   /// operation.
   void use_kernels(const SumKernels& kernels);
 
-  /// Allocates host memory of the inner back end and pins it for the device; if the system refuses,
-  /// a line says so once.
+  /// Allocates host memory of the inner back end and pins it for the device. If the system refuses
+  /// to pin it, a line reports that once.
   std::byte* allocate(std::size_t bytes) override;
   /// Allocates device memory for operands, with undefined content; it lives as long as the back
   /// end. Throws DeviceOutOfMemory.
@@ -77,16 +78,17 @@ class StagedBackend final : public CollectiveBackend {
   /// Returns the bytes of the transfer buffers in host memory.
   [[nodiscard]] std::size_t staging_bytes() const noexcept { return kStages * stage_bytes_; }
 
-  /// A block on the device is copied there (the shard may lie on either side); for a block in host
-  /// memory the shard must be in host memory, too.
+  /// If the block is device memory, the gathered bytes are copied there, and the shard may lie on
+  /// either side. If the block is host memory, the shard must be host memory, too.
   Task<> all_gather(GatherArguments arguments) override;
   /// The accumulator is host memory; on one rank it may be device memory, like the block.
   Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
   Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
-  /// Both operands on one side.
+  /// Both operands lie on the same side.
   Task<> exchange(ExchangeArguments arguments) override;
   Task<> broadcast(BroadcastArguments arguments) override;
-  /// Both operands on one side; if another library owns the device memory, set in_use_until.
+  /// Both operands lie on the same side. If another library owns the device memory, set
+  /// in_use_until.
   Task<> all_to_all(AllToAllArguments arguments) override;
 
   void begin_behind(const std::byte* block, const DeviceEvent& event) override {
@@ -113,10 +115,10 @@ class StagedBackend final : public CollectiveBackend {
     std::size_t part_bytes = 0;
     const std::byte* source = nullptr;  // null: nothing comes from the device
     std::size_t source_parts = 1;
-    std::byte* landing = nullptr;  // of the source's only part; null: the halves of the stage
+    std::byte* landing = nullptr;  // target of the source's only part; null: the halves
     std::byte* target = nullptr;   // null: nothing goes to the device
     std::size_t target_parts = 1;
-    std::optional<std::size_t> part_in_place;  // of the target, that is there already
+    std::optional<std::size_t> part_in_place;  // part of the target that is there already
     std::size_t piece_bytes = 0;               // of each part
 
     [[nodiscard]] std::size_t pieces() const noexcept;
@@ -162,7 +164,7 @@ class StagedBackend final : public CollectiveBackend {
   BlockFences fences_;
   const SumKernels* kernels_ = nullptr;
   DeviceBuffer norm_;               // of the reduction under way
-  std::byte* norm_here_ = nullptr;  // where it comes to the host
+  std::byte* norm_here_ = nullptr;  // its copy in host memory
   CopyStreams gathers_;
   std::optional<DeviceEvent> gather_fence_;  // of the gather under way, or the last one
   CopyStreams reductions_;

@@ -1,14 +1,14 @@
 // actors/collectives/state_file_backend.hpp — collectives on shards and accumulators in a state
 // file, over a back end for memory.
 //
-// A gather begins with a read of this rank's shard; a reduction ends with a write of its
-// accumulator, and begins with a read of it if it adds. Gathers are requested in the plan's order,
+// A gather begins with a read of this rank's shard. A reduction ends with a write of its
+// accumulator and, if it adds, begins with a read of it. Gathers are requested in the plan's order,
 // as far ahead as there are slots, so reads also run ahead of compute.
 //   one rank, whole blocks in host memory: the shard is read straight into the block, and a
 //     gradient to which nothing is added is written straight from its slot
 //   else: through a transfer buffer of a shard's size, one for each sequence, in memory of the
 //     inner back end
-// The inner back end computes, so the bits are those of memory.
+// The inner back end computes, so the bits are the same as with memory.
 //
 // An operation without an operand in the file goes to the inner back end unchanged.
 // Buffers: operands in the file are lent until the task ends; a slot that is read or written

@@ -1,9 +1,10 @@
 // actors/gpu/norm_limbs.hpp — the arithmetic of an exact norm that the CPU and the GPU share:
 // C++17, for nvcc as well.
 //
-// The sum of squares of a block of 512 elements is 32 lanes in double, element i in lane i mod 32,
-// added as a tree: just one warp's work. A block's sum is then added to the digits of an ExactSum,
-// which are integers: so atomics in any order give the same limbs.
+// The sum of squares of a tile of 512 elements is computed in 32 lanes of double, with element i in
+// lane i mod 32, and the lanes are added as a tree: that is one warp's work. A tile's sum is then
+// added to the digits of an ExactSum. These are integers, so atomics in any order give the same
+// limbs.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +27,11 @@ inline constexpr unsigned kSumLimbs = kDigits + 2;
 inline constexpr unsigned kFirstBad = kSumLimbs;  // index of the first bad element; all ones: none
 inline constexpr unsigned kLimbs = kSumLimbs + 1;
 
-/// The addends of a non-negative double, infinity or NaN for `limbs[index]`, `limbs[index + 1]`,
-/// `limbs[index + 2]`.
+/// The numbers to add to limbs index, index + 1 and index + 2 of an exact sum, for a non-negative
+/// double, an infinity or a NaN.
 struct Addends {
   unsigned index = 0;
-  unsigned count = 0;  // of the three that are there
+  unsigned count = 0;  // how many of the three are used
   std::uint64_t limbs[3] = {0, 0, 0};
 };
 
@@ -59,7 +60,7 @@ TANDEM_HOST_DEVICE inline Addends addends_of(double value) {
   return made;
 }
 
-/// Neither NaN nor infinity.
+/// Returns whether `value` is neither NaN nor infinity.
 TANDEM_HOST_DEVICE inline bool is_finite(float value) {
   std::uint32_t bits = 0;
   memcpy(&bits, &value, sizeof(bits));

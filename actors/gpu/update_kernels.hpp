@@ -1,9 +1,9 @@
-// actors/gpu/update_kernels.hpp — the optimizer's passes on a GPU, as a table of functions: C++17,
-// for nvcc as well.
+// actors/gpu/update_kernels.hpp — a table of functions that run the optimizer's passes on a GPU:
+// C++17, for nvcc as well.
 //
 // update_kernels.cu fills the table if CUDA is found; tests fill it with functions for the CPU.
-// Each function is run_update_pass() on arrays that the device can access, with the same bits. (A
-// NaN stays a NaN, but its payload depends on the device.)
+// The functions do what run_update_pass() does, with the same bits, on arrays that the device can
+// access. (A NaN stays a NaN, but its payload depends on the device.)
 // Thread rule: any thread; launches go to `stream`, a cudaStream_t of the device in use on that
 // thread.
 #pragma once

@@ -1,4 +1,4 @@
-// actors/kernels/copy.cpp — one target is enough: it is bound by memory.
+// actors/kernels/copy.cpp — compiled for one SIMD target only, because a copy is bound by memory.
 #include "actors/kernels/copy.hpp"
 
 #include <algorithm>

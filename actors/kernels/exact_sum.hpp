@@ -1,11 +1,11 @@
 // actors/kernels/exact_sum.hpp — the exact sum of non-negative doubles, the same for any order and
 // partition.
 //
-// A fixed-point number wide enough for every double, in base-2^32 digits kept in 64-bit words.
-// Adding a double adds its shifted mantissa to three limbs; merging two sums adds limb by limb.
-// Both are integer additions, so they commute and associate: the global gradient norm has the same
-// bits for every chunking, thread count and number of ranks. The limbs may be summed over ranks by
-// any 64-bit integer all-reduce (limbs(), up to 2^31 ranks).
+// The sum is a fixed-point number wide enough for every double, in base-2^32 digits kept in 64-bit
+// words. Adding a double adds its shifted mantissa to three limbs; merging two sums adds limb by
+// limb. Both are integer additions, so they commute and associate: the global gradient norm has the
+// same bits for every chunking, thread count and number of ranks. Any 64-bit integer all-reduce may
+// sum the limbs() of up to 2^31 ranks.
 // Invariant: carries are pending for at most kMaxPending additions, so that no limb can overflow.
 #pragma once
 
@@ -26,20 +26,20 @@ class ExactSum {
   /// Adds `value` >= 0, infinity or NaN. A negative value is a bug and ends the process.
   void add(double value) noexcept;
 
-  /// Adds another sum, of other elements.
+  /// Adds the sum of other elements.
   void merge(const ExactSum& other) noexcept;
 
-  /// The exact sum rounded to the nearest double (ties to even); NaN if one was added, else
-  /// infinity if one was added or the sum is beyond the greatest double.
+  /// Returns the exact sum rounded to the nearest double (ties to even). Returns NaN if a NaN was
+  /// added; else infinity if an infinity was added or the sum exceeds the greatest double.
   [[nodiscard]] double value() const noexcept;
 
   [[nodiscard]] bool is_finite() const noexcept { return limbs_[kInf] == 0 && limbs_[kNan] == 0; }
 
-  /// The limbs in canonical form (every digit below 2^32): what ranks exchange and what equality
-  /// compares.
+  /// Returns the limbs in canonical form (every digit below 2^32), in which ranks exchange sums and
+  /// == compares them.
   [[nodiscard]] std::span<const std::uint64_t, kLimbs> limbs() noexcept;
 
-  /// The sum whose limbs are `limbs`, e.g. those of several ranks added up.
+  /// Returns the sum with these limbs, for example those of several ranks added up.
   [[nodiscard]] static ExactSum from_limbs(std::span<const std::uint64_t, kLimbs> limbs) noexcept;
 
   friend bool operator==(const ExactSum& a, const ExactSum& b) noexcept;

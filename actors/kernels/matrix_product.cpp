@@ -1,7 +1,7 @@
 // actors/kernels/matrix_product.cpp — compiled once per SIMD target (foreach_target).
 //
-// A tile packs its rows of A and its columns of B, a block of K at a time, so that the inner loop
-// reads both front to back; its sums wait in C from one block of K to the next.
+// For a tile, its rows of A and its columns of B are packed, a block of K at a time, so that the
+// inner loop reads both front to back. The tile's sums wait in C from one block of K to the next.
 #include "actors/kernels/matrix_product.hpp"
 
 #include <algorithm>

@@ -1,13 +1,13 @@
-// actors/kernels/matrix_product.hpp — products of fp32 matrices, tile by tile, in an order of
-// additions that depends only on shapes.
+// actors/kernels/matrix_product.hpp — multiplies fp32 matrices, tile by tile; the order of
+// additions depends only on the shapes.
 //
 //   C = alpha * A B + beta * D       or, with b_across, alpha * A B^T + beta * D
 //
-// All are row-major and dense. An element is one chain of fused multiply-adds along K, from 0, then
-// alpha and beta: so its bits depend neither on its tile nor on the thread, but, like a GEMM's, on
-// whether the processor fuses.
-// It serves small work that must be the same everywhere (orthogonalize.hpp); the layers' GEMMs are
-// in models/kernels.
+// All matrices are row-major and dense. An element is computed by one chain of fused multiply-adds
+// along K, which starts at 0; then alpha and beta are applied. So its bits depend neither on its
+// tile nor on the thread, but, like a GEMM's, on whether the processor has fused multiply-adds. It
+// serves small work that must be the same everywhere (orthogonalize.hpp); the layers' GEMMs are in
+// models/kernels.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct MatrixProduct {
   const float* a = nullptr;  // [rows, depth]
   const float* b = nullptr;  // [depth, columns]; b_across: [columns, depth]
   const float* d = nullptr;  // [rows, columns]; null: beta is 0
-  float* c = nullptr;        // [rows, columns], none of the others
+  float* c = nullptr;        // [rows, columns], not overlapping the others
   std::size_t rows = 0;
   std::size_t columns = 0;
   std::size_t depth = 0;

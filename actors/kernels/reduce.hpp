@@ -1,13 +1,13 @@
-// actors/kernels/reduce.hpp — accumulates gradients in fp32, with their sum of squares and check
-// for finite values; casts.
+// actors/kernels/reduce.hpp — accumulates gradients in fp32, computes their sum of squares, finds
+// values that are not finite, and converts types.
 //
-// The sum of squares is taken per block of kNormTile elements at fixed flat positions (block b is
-// the elements [b * kNormTile, (b + 1) * kNormTile)), in double: 16 lanes, element i goes to lane
-// i mod 16 in ascending order, the lanes are added as a fixed tree. The blocks' sums go into an
-// ExactSum.
-// Invariant: same bits for every SIMD target, chunking and thread count. A square of an fp32 value
-// is exact in double and the sum of a block cannot overflow, so a block's sum is finite exactly
-// when all of its elements are.
+// The sum of squares is computed in double for each tile of kNormTile elements at fixed flat
+// positions: tile b has the elements [b * kNormTile, (b + 1) * kNormTile). Element i is added to
+// lane i mod 32 in ascending order, and the 32 lanes are added as a fixed tree. The tiles' sums are
+// added to an ExactSum.
+// Invariant: the bits are the same for every SIMD target, chunking and thread count. The square of
+// an fp32 value is exact in double and the sum of a tile cannot overflow, so a tile's sum is finite
+// exactly if all of its elements are.
 #pragma once
 
 #include <cstddef>
@@ -37,34 +37,34 @@ struct GradientNorm {
 
 enum class AccumulateMode : std::uint8_t { kOverwrite, kAdd };
 
-// All functions: any thread, elements [begin, end) of whole arrays; disjoint ranges may run at the
-// same time.
+// All functions may be called by any thread. They handle the elements [begin, end) of whole arrays;
+// disjoint ranges may run at the same time.
 
 /// accumulator = gradient, or accumulator += gradient (one rounding per element).
 void accumulate(float* accumulator, const void* gradient, DType gradient_type, std::size_t begin,
                 std::size_t end, AccumulateMode mode);
 
-/// As accumulate, and adds the norm of the resulting accumulator's range to `norm`. `begin` is a
-/// multiple of kNormTile; `end` too, or the array's end (the missing elements of its block count
-/// as zero).
+/// As accumulate(), and adds the norm of the resulting range of the accumulator to `norm`. `begin`
+/// is a multiple of kNormTile, and so is `end`, unless it is the array's end (the missing elements
+/// of its tile count as zero).
 void accumulate_with_norm(float* accumulator, const void* gradient, DType gradient_type,
                           std::size_t begin, std::size_t end, AccumulateMode mode,
                           GradientNorm& norm);
 
-/// Adds the norm of values[begin, end) to `norm`; same bits as accumulate_with_norm of the same
-/// values.
+/// Adds the norm of values[begin, end) to `norm`, with the bits of accumulate_with_norm() for the
+/// same values.
 void add_norm(const void* values, DType type, std::size_t begin, std::size_t end,
               GradientNorm& norm);
 
 /// Copies with conversion: fp32 -> bf16 | fp16 rounds to nearest even, overflows to infinity, keeps
-/// denormals and NaN; bf16 | fp16 -> fp32 is exact. The types are equal or one of them is fp32. Not
-/// overlapping.
+/// denormals and NaN; bf16 | fp16 -> fp32 is exact. The types are equal, or one of them is fp32.
+/// The arrays do not overlap.
 void cast(const void* from, DType from_type, void* to, DType to_type, std::size_t begin,
           std::size_t end);
 
-/// to[0, count) = from[0, count) as fp32, for data that is not read soon: as cast, with
-/// non-temporal stores, which do not read the lines that they write. `from` need not be aligned.
-/// Not overlapping.
+/// Copies to[0, count) = from[0, count) as fp32, for data that is not read soon: as cast(), but
+/// with non-temporal stores, which do not read the lines that they write. `from` need not be
+/// aligned. The arrays do not overlap.
 void widen_past_caches(const void* from, DType from_type, float* to, std::size_t count);
 
 }  // namespace tandem

@@ -3,7 +3,8 @@
 
 namespace tandem {
 
-/// Highway's name of it: "AVX3_ZEN4", "AVX2", "EMU128" (no vectors), ... Any thread.
+/// Returns Highway's name of the target: "AVX3_ZEN4", "AVX2", "EMU128" (no vectors), ... Any
+/// thread.
 [[nodiscard]] const char* simd_target() noexcept;
 
 /// Whether the target has vector instructions.

@@ -1,11 +1,11 @@
 // actors/kernels/vector-inl.hpp — loads and stores of fp32, bf16 and fp16 as fp32 vectors, compiled
 // once per SIMD target.
 //
-// Included by the kernels' sources after hwy/highway.h, inside their foreach_target passes (hence
-// no #pragma once). Highway's own fp32->bf16 conversion truncates on several targets, and its
-// emulated fp16 ones flush denormals; those here round to nearest even everywhere, overflow to
-// infinity, keep denormals, and keep NaN a NaN (quiet bit set, upper payload bits kept). CPUs that
-// convert fp16 have an instruction with the same rounding.
+// The kernels' sources include this file after hwy/highway.h, inside their foreach_target passes
+// (hence no #pragma once). Highway's own fp32->bf16 conversion truncates on several targets, and
+// its emulated fp16 conversions flush denormals. The conversions here round to nearest even
+// everywhere, overflow to infinity, keep denormals, and keep NaN a NaN (quiet bit set, upper
+// payload bits kept). CPUs that convert fp16 have an instruction with the same rounding.
 // Invariant: every function is exact or rounds by IEEE-754 lane by lane, so no result depends on
 // the vector's width.
 #if defined(TANDEM_ACTORS_KERNELS_VECTOR_INL) == defined(HWY_TARGET_TOGGLE)
@@ -49,7 +49,8 @@ HWY_INLINE hn::Vec<D> load_f32(D d, const Bf16Bits* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, load_bits(d, from))));
 }
 
-/// fp32 -> bf16 bits, to nearest even: add 0x7fff plus the bit that will be the last one, then cut.
+/// Converts fp32 to bf16 bits, to nearest even: adds 0x7fff plus the bit that will be the last one,
+/// then cuts.
 template <class D>
 HWY_INLINE hn::Vec<U16<D>> to_bits(D, hn::Vec<D> value, Bf16Bits) {
   const hn::RebindToUnsigned<D> d32;
@@ -105,9 +106,9 @@ HWY_INLINE hn::Vec<D> load_f32(D d, const F16Bits* from) {
   return hn::BitCast(d, hn::Or(chosen, sign));
 }
 
-/// fp32 -> fp16 bits, to nearest even. Normal results: add half a unit less one, plus the bit that
-/// will be the last one, then cut; denormal ones: the adder rounds, with 0.5, whose last bit weighs
-/// as much as fp16's least denormal.
+/// Converts fp32 to fp16 bits, to nearest even. For normal results it adds half a unit less one,
+/// plus the bit that will be the last one, and cuts. For denormal results the adder rounds: 0.5 is
+/// added, whose last bit weighs as much as fp16's least denormal.
 template <class D>
 HWY_INLINE hn::Vec<U16<D>> to_bits(D d, hn::Vec<D> value, F16Bits) {
   const hn::RebindToUnsigned<D> d32;
@@ -123,7 +124,7 @@ HWY_INLINE hn::Vec<U16<D>> to_bits(D d, hn::Vec<D> value, F16Bits) {
       hn::Sub(hn::BitCast(d32, hn::Add(hn::BitCast(d, magnitude), hn::BitCast(d, half))), half);
   const auto nan =
       hn::Or(hn::And(hn::ShiftRight<13>(magnitude), hn::Set(d32, 0x3ff)), hn::Set(d32, 0x7e00));
-  // Magnitudes are below 2^31: their order as signed numbers is their order.
+  // Magnitudes are below 2^31, so they are compared as signed numbers.
   const auto signed_magnitude = hn::BitCast(di32, magnitude);
   const auto above = [&](std::uint32_t limit) {
     return hn::RebindMask(
@@ -147,8 +148,8 @@ HWY_INLINE void store_f32(D d, hn::Vec<D> value, Bits* to) {
   hn::StoreU(to_bits(d, value, Bits()), U16<D>(), &to->bits);
 }
 
-/// Non-temporal store: `to` is aligned to the stored vector. Below 16 bytes there is no such
-/// instruction.
+/// Stores without reading the lines (a non-temporal store). `to` is aligned to the stored vector. A
+/// vector below 16 bytes is stored normally, because there is no such instruction for it.
 template <class D>
 HWY_INLINE void stream_f32(D d, hn::Vec<D> value, float* to) {
   hn::Stream(value, d, to);

@@ -1,9 +1,10 @@
 // actors/memory/arena.hpp — host memory for shards, slots, accumulators and optimizer state.
 //
-// One mapping per buffer, page aligned (so any SIMD or DMA alignment holds), zero-filled by the
-// kernel on first touch. Large buffers are advised to use huge pages: the update kernels walk five
-// arrays at once, and with 4 KiB pages their TLB misses cost 8 % of the time.
-// Invariant: `data()` stays where it is and is readable and writable (if it has memory) until the
+// Each buffer is one mapping, which is page aligned (so any SIMD or DMA alignment holds) and
+// zero-filled by the kernel on first touch. The kernel is advised to use huge pages for large
+// buffers: the update kernels walk five arrays at once, and with 4 KiB pages their TLB misses cost
+// 8 % of the time.
+// Invariant: data() keeps its address and, if it has memory, is readable and writable until the
 // buffer is destroyed.
 #pragma once
 
@@ -16,13 +17,13 @@ class HostBuffer {
  public:
   struct Options {
     bool huge_pages = true;  // advice only; ignored where the system has none
-    bool has_memory = true;  // false: addresses alone; a read or write of them ends the program
+    bool has_memory = true;  // false: only addresses; a read or write there ends the program
   };
 
   HostBuffer() = default;
 
-  /// Maps `bytes` (0 is allowed: no memory). Throws Error(kRefused) naming the size if the system
-  /// has no memory left.
+  /// Maps `bytes`; 0 is allowed and maps nothing. Throws Error(kRefused), which names the size, if
+  /// the system has no memory left.
   explicit HostBuffer(std::size_t bytes) : HostBuffer(bytes, Options()) {}
   HostBuffer(std::size_t bytes, Options options);
   ~HostBuffer();

@@ -13,7 +13,7 @@ namespace tandem {
 
 class BusyTime {
  public:
-  /// While one lives, an operation is under way.
+  /// Counts as one operation under way for as long as it lives.
   class Working {
    public:
     explicit Working(BusyTime& of) noexcept : of_(of) { of_.enter(); }

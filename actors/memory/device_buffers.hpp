@@ -1,8 +1,7 @@
-// actors/memory/device_buffers.hpp — device memory that lives as long as this object, with a test
-// whether an address is in it.
+// actors/memory/device_buffers.hpp — owns device memory, and tells whether an address lies in it.
 //
 // Invariant: memory of allocate() lives until this object is destroyed.
-// Thread rule: the loop's thread; holds() is called in steps, and takes logarithmic time.
+// Thread rule: the loop's thread. holds() is called during steps, and takes logarithmic time.
 #pragma once
 
 #include <cstddef>

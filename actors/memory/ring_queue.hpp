@@ -1,5 +1,6 @@
 // actors/memory/ring_queue.hpp — a first-in, first-out queue over one vector that grows and never
-// shrinks. Actors queue requests in it: after warm-up a push does not allocate, as std::deque does.
+// shrinks. Actors queue requests in it, because after warm-up a push does not allocate, unlike
+// std::deque's.
 #pragma once
 
 #include <cstddef>

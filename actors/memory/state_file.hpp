@@ -1,12 +1,12 @@
 // actors/memory/state_file.hpp — optimizer state, weights and gradients in a file, with reserved
 // addresses.
 //
-// Arrays in the file have addresses in a reserved range without memory: an address gives the
+// Arrays in the file have addresses in a reserved range without memory. An address gives the
 // position in the file, so code that places, compares and passes arrays needs no other type. An
 // access to such an address faults at once. The file has its full size before the first step, so
-// that a full disk shows then. Only this user can open it (0600), and it has no name, so that no
-// run leaves it behind; if the file system has no files without a name, the name is removed as soon
-// as the file is open. Reads and writes bypass the page cache if the file system can.
+// that a full disk shows then. Only this user can open it (0600). It has no name, so that no run
+// leaves it behind; if the file system has no files without a name, the name is removed as soon as
+// the file is open. Reads and writes bypass the page cache if the file system can.
 // Invariant: bytes that were never written read as zeros, and written bytes are verified when they
 // are read: a check sum in memory covers each 4096 bytes. A pool's threads compute the sums of
 // large transfers, so that the loop stays free.
@@ -36,7 +36,7 @@ namespace tandem {
 
 class StateFile {
  public:
-  /// Offsets, sizes and addresses of transfers are multiples of it.
+  /// The offsets, sizes and addresses of transfers are multiples of this.
   static constexpr std::size_t kAlignment = FileIo::kDirectAlignment;
 
   /// A copy between an array in the file and memory; both begin at multiples of kAlignment, and
@@ -47,7 +47,7 @@ class StateFile {
     std::size_t bytes = 0;
   };
 
-  /// Reserves addresses. Throws Error(kRefused) if the system refuses.
+  /// Reserves addresses for `bytes`. Throws Error(kRefused) if the system refuses.
   explicit StateFile(std::size_t bytes);
   ~StateFile();
   StateFile(const StateFile&) = delete;
@@ -55,16 +55,17 @@ class StateFile {
 
   struct Options {
     FileIo* io = nullptr;
-    CpuPool* pool = nullptr;      // its threads sum up blocks
-    std::string path;             // nothing may have this name
-    std::size_t piece_bytes = 0;  // of a call; pieces of a transfer are asked for together
+    CpuPool* pool = nullptr;      // its threads compute check sums
+    std::string path;             // no file may have this name
+    std::size_t piece_bytes = 0;  // moved by a call; a transfer's calls are issued together
     // Counts the time in which transfers are under way; several files may share it. Outlives the
     // file.
     BusyTime* busy = nullptr;
   };
-  /// Makes the file in the path's folder; uses the name only if the file system needs one.
+  /// Makes the file in the path's folder. Uses the path's name only if the file system needs a
+  /// name.
   Task<> open(Options options);
-  /// Returns the bytes of the check sums for a file of `bytes`.
+  /// Returns the size of the check sums of a file of `bytes`.
   [[nodiscard]] static constexpr std::size_t sums_bytes(std::size_t bytes) noexcept {
     return (bytes + kAlignment - 1) / kAlignment * sizeof(std::uint32_t);
   }
@@ -114,7 +115,7 @@ class StateFile {
   std::uint64_t bytes_written_ = 0;
 };
 
-/// Returns the error of a run that ends because it cannot read or write `what` there.
+/// Returns the error of a run that ends because it cannot read or write (`done`) the data `what`.
 [[nodiscard]] Error nvme_failure(std::string_view done, std::string_view what,
                                  const FileError& error);
 

@@ -1,38 +1,42 @@
-// actors/optimizer/cpu_optimizer.hpp — the optimizer of all units of a rank, on the pool, earliest
-// deadline first.
+// actors/optimizer/cpu_optimizer.hpp — the optimizer of all units of a rank; it updates them in the
+// order of their deadlines.
 //
-// A unit's update is cut into chunks at fixed positions (multiples of kNormTile; their size
-// changes no bit), and chunks are handed to the unit's runner in slices: a few chunks of one unit.
-// A runner is the pool, or a device that has the unit's state or gets it slice by slice
-// (update_runner.hpp). Each slice is taken from the queued unit of that runner with the earliest
-// deadline, so an urgent unit waits for two slices at most, not for a large unit's end. A few
-// slices are under way at any time, so the pool does not idle between slices. A speculative update
-// that has begun is finished first: each gradient is more urgent than those before it, so if the
-// optimizer is slower than backward, the next unit would interrupt every unit, which would then be
-// finished out of place, and that takes longer. An update that has not begun at the verdict is done
-// in place. The work before each deadline is the same either way.
+// A unit's update is cut into chunks at fixed positions (multiples of kNormTile; the chunks' size
+// changes no bit). The unit's runner gets the chunks in slices; a slice is a few chunks of one
+// unit. A runner is the pool, or a device that has the unit's state or gets it slice by slice
+// (update_runner.hpp). Each slice is taken from that queued unit of the runner which has the
+// earliest deadline, so an urgent unit waits for two slices at most, not for a large unit's end. A
+// few slices are under way at any time, so the pool does not idle between slices. A speculative
+// update that has begun is finished first: each gradient is more urgent than those before it, so if
+// the optimizer is slower than backward, the next unit would interrupt every unit, which would then
+// be finished out of place, and that takes longer. An update that has not begun at the verdict is
+// done in place. The work before each deadline is the same either way.
 //
 // States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update of a
-// unit with a shadow (update_pass.hpp) may be requested before the step's verdict. At its end it
-// waits until the same update is requested without `speculative`. If the constants are the same,
-// the speculative pass counts, and only pointers are swapped; if they differ, the update is redone
-// from the old state; RollBackUpdates restores the old bits. An update that has not begun at the
-// verdict is an ordinary one.
+// unit with a shadow (update_pass.hpp) may be requested before the step's verdict, as a speculative
+// one. At its end it waits until the same update is requested without `speculative`. If the
+// constants are the same, the speculative pass counts, and only pointers are swapped. If they
+// differ, the update is redone from the old state. RollBackUpdates restores the old bits. An update
+// that has not begun at the verdict becomes an ordinary one.
 //   speculative: queued -> running -> waiting -> idle, by
 //                (the same) swap | (others) running again | (no verdict, or skip) running back
 // A checkpoint freezes (holds) the units whose state it still reads: their updates stay queued
 // until UnfreezeUnit. So a save needs no copy of the state, and waits only for the updates of its
-// own step. A joint update (LAMB, Muon) has two halves. DirectUnit updates the moments and writes
-// the direction, in chunks of the same queue; then the requester does what concerns the whole
-// tensor; the UpdateUnit that follows is an ordinary one.
+// own step.
+//
+// A joint update (LAMB, Muon) has two halves. DirectUnit updates the moments and writes the
+// direction, in chunks of the same queue. Then the requester does the work that concerns the whole
+// tensor. The UpdateUnit that follows is an ordinary one.
 //   idle -> directing -> idle -> queued -> running -> idle
-// Only the second half writes the weight. A hold cannot begin between the two, because a step
-// requests both before it ends. UpdateStarts goes to the unit's shard before its first slice;
-// ParamReady, or UpdateRolledBack, after its last chunk. Buffers, from UpdateUnit to ParamReady or
-// UpdateRolledBack: the state, the gradient (the bucket's accumulator) and the weight (the shard's
-// bytes) of that unit are the optimizer's; before and after, gradient and weight belong to the
-// bucket and the shard. The weight is fully written when ParamReady is sent, on every thread's
-// view.
+// Only the second half writes the weight. A hold cannot begin between the two halves, because a
+// step requests both before it ends.
+//
+// The unit's shard gets UpdateStarts before the first slice, and ParamReady or UpdateRolledBack
+// after the last chunk.
+// Buffers: from UpdateUnit to ParamReady or UpdateRolledBack, the unit's state, gradient (the
+// bucket's accumulator) and weight (the shard's bytes) belong to the optimizer. Before and after,
+// gradient and weight belong to the bucket and the shard. When ParamReady is sent, every thread
+// sees the weight fully written.
 #pragma once
 
 #include <cstddef>
@@ -50,22 +54,22 @@
 
 namespace tandem {
 
-/// Updates the unit's shard, except frozen elements. Smaller deadlines first; equal ones in the
-/// order of arrival. `steps`, one for each parameter group, is lent until the ParamReady or
-/// UpdateRolledBack that follows.
+/// Updates the unit's shard, except frozen elements. Units with smaller deadlines come first, those
+/// with equal deadlines in the order of arrival. `steps`, one for each parameter group, is lent
+/// until the ParamReady or UpdateRolledBack that follows.
 struct UpdateUnit {
   std::uint32_t unit = 0;
   const UpdateStep* steps = nullptr;  // [group]
   std::uint64_t deadline = 0;
   std::uint64_t new_version = 0;
-  bool speculative = false;  // of the verdict; the unit has a shadow
-  bool redo = false;         // what was done ahead does not count, whatever its constants
+  bool speculative = false;  // before the verdict; the unit has a shadow
+  bool redo = false;         // a speculative pass does not count, whatever its constants
 };
 
-/// The first half of a joint update (direction.hpp), after the verdict, or before it if the verdict
-/// depends on it; the unit's UpdateUnit, the second half, follows in the same step. No update of
-/// the unit may be queued or running. Replies when the whole shard is done. `direction` and
-/// `steps`, one for each parameter group, are lent until then.
+/// Does the first half of a joint update (direction.hpp), after the verdict, or before it if the
+/// verdict depends on it. The unit's UpdateUnit, the second half, follows in the same step. No
+/// update of the unit may be queued or running. Replies when the whole shard is done. `direction`
+/// and `steps`, one for each parameter group, are lent until then.
 struct DirectUnit {
   using Reply = void;
   std::uint32_t unit = 0;
@@ -76,13 +80,13 @@ struct DirectUnit {
 
 struct OptimizerCounters {
   std::uint64_t updates = 0;   // units done
-  std::uint64_t elements = 0;  // of these
-  // of the updates, those that were speculative and committed
+  std::uint64_t elements = 0;  // of these units
+  // Updates that were speculative and committed.
   std::uint64_t speculative = 0;
   std::uint64_t redone = 0;       // done a second time
   std::uint64_t rolled_back = 0;  // ended with the old bits
-  double busy_s = 0;              // at least one slice was under way
-  std::size_t queued = 0;         // units queued or running now, but for those ahead of the verdict
+  double busy_s = 0;              // time in which at least one slice was under way
+  std::size_t queued = 0;         // units queued or running now, except speculative ones
   std::size_t queued_max = 0;
 };
 
@@ -91,14 +95,14 @@ struct DrainOptimizer {
   using Reply = OptimizerCounters;
 };
 
-/// For a skip, or without a verdict: replies when every speculatively updated unit has its old
-/// bits.
+/// Rolls back all speculative updates, because the step is skipped or has no verdict. Replies when
+/// every such unit has its old bits.
 struct RollBackUpdates {
   using Reply = OptimizerCounters;
 };
 
-/// Freezes the state of all units; only updates requested before still change it. Call it between
-/// steps, without speculative updates. Units without state are not affected.
+/// Freezes the state of all units; only updates that were requested before still change it. Call it
+/// between steps, while no speculative update is under way. Units without state are not affected.
 struct FreezeUnits {
   using Reply = std::size_t;  // units held
 };
@@ -109,8 +113,8 @@ struct AwaitFrozen {
   std::uint32_t unit = 0;
 };
 
-/// Replies with a frozen unit that an update waits for, each once; with nullopt when no unit is
-/// frozen any more.
+/// Replies with a frozen unit for which an update waits, and with each such unit once. Replies with
+/// nullopt when no unit is frozen any more.
 struct NextWanted {
   using Reply = std::optional<std::uint32_t>;
 };
@@ -153,14 +157,15 @@ class CpuOptimizer
 
   /// Loop thread.
   [[nodiscard]] const OptimizerCounters& counters() const noexcept { return counters_; }
-  /// Loop thread: returns the number of units whose speculative update has ended.
+  /// Loop thread. Returns the number of units whose speculative update has ended and waits for the
+  /// verdict.
   [[nodiscard]] std::size_t waiting_for_verdict() const noexcept;
-  /// Loop thread; call it while no update of the unit is queued or running. The addresses of its
-  /// state change with each step.
+  /// Loop thread. Call it while no update of the unit is queued or running. The addresses of its
+  /// state may change with each step.
   [[nodiscard]] const UpdatedUnit& state_of(std::size_t unit) const noexcept {
     return options_.units[unit].state;
   }
-  /// Loop thread: returns the time until which a hold last delayed an update of the unit; the
+  /// Loop thread. Returns the time until which a hold last delayed an update of the unit; the
   /// clock's epoch if none did.
   [[nodiscard]] TimePoint held_back_until(std::size_t unit) const noexcept {
     return holds_[unit].kept_waiting_until;
@@ -178,13 +183,13 @@ class CpuOptimizer
     UpdateUnit update;
     std::uint64_t arrival = 0;
     UpdatePass pass = UpdatePass::kInPlace;
-    std::optional<UpdatePass> next;  // once the slices under way are through
+    std::optional<UpdatePass> next;  // the pass that follows the slices under way
     std::size_t chunks = 0;          // of the pass; 0: idle
     std::size_t next_chunk = 0;      // not handed out yet
     std::size_t done = 0;
-    // chunks that the speculative pass has written, if a redo or rollback follows
+    // Chunks that the speculative pass has written, if a redo or rollback follows.
     std::size_t speculative_chunks = 0;
-    DirectUnit directs;  // with a direction: the job is this, and no update
+    DirectUnit directs;  // if it has a direction, the job is this request, not an update
   };
 
   /// The hold of a checkpoint on a unit.
@@ -221,9 +226,9 @@ class CpuOptimizer
   std::vector<Job> jobs_;                   // by unit; queued or running while chunks > 0
   BusyTime busy_;                           // of slices
   std::uint64_t arrivals_ = 0;
-  std::size_t speculative_ = 0;  // units that are ahead of the verdict, or on their way back
-  std::vector<std::optional<ReplyTo<DirectUnit>>> directed_;  // [unit] its direction is asked for
-  std::size_t directing_ = 0;                                 // of these
+  std::size_t speculative_ = 0;  // units with a speculative update, or its rollback, under way
+  std::vector<std::optional<ReplyTo<DirectUnit>>> directed_;  // [unit] its DirectUnit under way
+  std::size_t directing_ = 0;                                 // their number
   std::vector<Hold> holds_;                                   // [unit]
   std::size_t held_ = 0;                                      // units that are held, or will be
   RingQueue<std::uint32_t> wanted_;

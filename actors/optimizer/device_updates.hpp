@@ -1,17 +1,17 @@
-// actors/optimizer/device_updates.hpp — updates on an accelerator, of state in its memory or copied
-// through it.
+// actors/optimizer/device_updates.hpp — updates on an accelerator: the state lies in its memory or
+// is copied through it.
 //
 // A unit's arrays in device memory are updated in place. Arrays in host memory go through a
-// transfer buffer on the device: the elements that the pass reads are copied in, the
-// kernel runs, and the elements that it wrote are copied out. So one mechanism serves both
-// placements: with all of a unit's state on the device no byte crosses the link, with master and
-// moments on the host a gradient on the device stays there.
+// transfer buffer on the device: the elements that the pass reads are copied in, the kernel runs,
+// and the elements that it wrote are copied out. So one mechanism serves all placements. If all of
+// a unit's state is on the device, no byte crosses the link. If master and moments are on the host,
+// a gradient on the device stays there.
 //   resident   kernel
 //   streamed   copy in | kernel | copy out, slices overlapping
-// The ring has a transfer buffer for each slice under way: one is copied in, another is updated, a
-// third is copied out. A GPU's kernel has the host's bits (update_kernels.hpp). A simulated device,
-// whose memory is the host's, runs the host's run_update_pass() and takes as long as its bytes take
-// in the device's memory.
+// The ring has a transfer buffer for each slice under way: while one slice is copied in, another is
+// updated, and a third is copied out. A GPU's kernel has the host's bits (update_kernels.hpp). A
+// simulated device, whose memory is the host's, runs the host's run_update_pass() and takes as long
+// as its bytes take in the device's memory.
 // Buffers: a slice's host arrays are lent to the device from run() to its end; copies of other
 // slices use other elements.
 // Failure: a DeviceError ends the slice and all later ones. After the start only the device's
@@ -39,7 +39,8 @@ class DeviceUpdates final : public UpdateRunner {
     const UpdateKernels* kernels = nullptr;  // of a GPU; null: a simulated device
     std::function<bool(const void*)> is_on_device;
     std::size_t slice_chunks = 1;
-    // device memory of kSlices * buffer_bytes, outliving the runner; null: all is resident
+    // Device memory of kSlices * buffer_bytes, which outlives the runner. Null: all state is
+    // resident.
     std::byte* buffers = nullptr;
     std::size_t buffer_bytes = 0;
   };
@@ -50,13 +51,13 @@ class DeviceUpdates final : public UpdateRunner {
   [[nodiscard]] std::size_t slices_under_way() const noexcept override { return kSlices; }
   Task<> run(UpdateSlice slice) override;
 
-  /// Bytes moved between host and device so far.
+  /// Return the bytes moved to the device, and to the host, so far.
   [[nodiscard]] std::size_t bytes_in() const noexcept { return bytes_in_; }
   [[nodiscard]] std::size_t bytes_out() const noexcept { return bytes_out_; }
 
  private:
   struct StagedArray {
-    std::byte* home = nullptr;  // on the host, of the slice's first element
+    std::byte* home = nullptr;  // the slice's first element, on the host
     std::byte* buffer = nullptr;
     ArrayUse use;
   };

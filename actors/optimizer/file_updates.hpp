@@ -1,17 +1,17 @@
-// actors/optimizer/file_updates.hpp — updates, on the pool, of state in a file.
+// actors/optimizer/file_updates.hpp — updates state in a file, on the pool.
 //
 // A unit's arrays in the file go through a transfer buffer in memory:
 //   read | update | write, slices overlapping
-// Each slice under way has a buffer, so while one is updated others are read and written. Slices
-// are taken in the order of the optimizer's deadlines, so reads are issued in that order; a unit is
-// updated when its last slice has been written. The pool runs the pass: arrays in memory are used
-// in place; for arrays in the file it gets addresses at which the slice's elements lie in the
-// buffer. Weights and gradients in the file are handled like state; a gradient is only read, and a
-// weight that is cast from its master only written. A speculative update writes to the shadow,
-// which also lies in the file. So the file keeps the old state: a redo is an update in place, and a
-// rollback casts the weight from the old master.
+// Each slice under way has a buffer, so while one slice is updated others are read and written.
+// Slices are taken in the order of the optimizer's deadlines, so reads are issued in that order. A
+// unit is updated when its last slice has been written. The pool runs the pass. It uses arrays in
+// memory in place; for arrays in the file it gets addresses at which the slice's elements lie in
+// the buffer. Weights and gradients in the file are handled like state; a gradient is only read,
+// and a weight that is cast from its master is only written. A speculative update writes to the
+// shadow, which also lies in the file. So the file keeps the old state: a redo is an update in
+// place, and a rollback casts the weight from the old master.
 // Invariant: elements outside of the ranges are written back unchanged. A slice's arrays begin at
-// multiples of the file's alignment, so slices never share such a block.
+// multiples of the file's alignment, so no two slices share an aligned block.
 // Failure: an Error that names the unit ends the slice; nothing can be updated after that.
 // Thread rule: the loop's thread.
 #pragma once
@@ -35,10 +35,11 @@ class FileUpdates final : public UpdateRunner {
 
   struct Options {
     StateFile* file = nullptr;  // open; outlives the runner
-    CpuPool* pool = nullptr;    // likewise
+    CpuPool* pool = nullptr;    // outlives the runner
     std::size_t chunk_elements = 0;
     std::size_t slice_chunks = 0;  // a slice's elements are a multiple of kElementsAlignment
-    // memory of kSlices * buffer_bytes, as StateFile::Transfer wants it; outlives the runner
+    // Memory of kSlices * buffer_bytes, aligned as StateFile::Transfer needs it. It outlives the
+    // runner.
     std::byte* buffers = nullptr;
     std::size_t buffer_bytes = 0;
   };
@@ -53,7 +54,7 @@ class FileUpdates final : public UpdateRunner {
   using Transfers = std::vector<StateFile::Transfer>;
   struct TransferBuffer {
     std::byte* memory = nullptr;
-    UpdatedUnit view;  // the unit, as the pass finds it
+    UpdatedUnit view;  // the unit with the addresses that the pass uses
   };
 
   /// The transfers of a slice.
@@ -62,7 +63,7 @@ class FileUpdates final : public UpdateRunner {
     Transfers out;
   };
 
-  /// Sets the view, and returns the transfers; `pass`: the pass that the pool will run.
+  /// Sets the view, and returns the transfers. `pass` is the pass that the pool will run.
   [[nodiscard]] Moves prepare(TransferBuffer& buffer, const UpdateSlice& slice,
                               UpdatePass pass) const;
 

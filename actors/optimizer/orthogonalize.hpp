@@ -2,11 +2,13 @@
 // or columns, in place: Muon's direction.
 //
 //   X = G / (|G| + 1e-7)                     [G transposed, if it has more rows than columns]
-//   five times   A = X X^T;  B = b A + c A A;  X = a X + B X        a, b, c = 3.4445,
-//   -4.775, 2.0315 G = X * sqrt(max(1, rows / columns))
+//   five times:  A = X X^T;  B = b A + c A A;  X = a X + B X
+//                with a, b, c = 3.4445, -4.775, 2.0315
+//   G = X * sqrt(max(1, rows / columns))
 //
-// The quintic Newton-Schulz iteration of Jordan 2024 with DeepSpeed's scale, in fp32. DeepSpeed's
-// "gram" iterates the same polynomials on A; in exact arithmetic both give the same matrix.
+// This is the quintic Newton-Schulz iteration of Jordan 2024 with DeepSpeed's scale, in fp32.
+// DeepSpeed's "gram" iterates the same polynomials on A; in exact arithmetic both give the same
+// matrix.
 // Invariant: the bits depend on the matrix and on the processor, never on the pool's threads.
 #pragma once
 
@@ -23,14 +25,15 @@ struct MatrixShape {
   std::size_t columns = 0;
 
   [[nodiscard]] std::size_t elements() const noexcept { return rows * columns; }
-  /// Floats that orthogonalize() needs beside the matrix.
+  /// Returns the number of floats that orthogonalize() needs beside the matrix.
   [[nodiscard]] std::size_t scratch_floats() const noexcept;
-  /// Multiplications of orthogonalize(), for dividing the work.
+  /// Returns the number of multiplications of orthogonalize(), by which work is divided.
   [[nodiscard]] double cost() const noexcept;
 };
 
-/// `matrix`, row-major, and `scratch` (shape.scratch_floats()) are lent until the task ends, and so
-/// is `pool`, which computes. A matrix of zeros stays zero.
+/// Overwrites `matrix` (row-major) as described above; `pool` computes. `matrix`, `scratch`
+/// (shape.scratch_floats() floats) and `pool` are lent until the task ends. A matrix of zeros stays
+/// zero.
 Task<> orthogonalize(CpuPool* pool, float* matrix, MatrixShape shape, std::span<float> scratch);
 
 }  // namespace tandem

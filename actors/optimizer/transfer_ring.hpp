@@ -1,5 +1,5 @@
-// actors/optimizer/transfer_ring.hpp — a ring of transfer buffers for slices: one for
-// each slice that may be under way, equal parts of one memory.
+// actors/optimizer/transfer_ring.hpp — a ring of transfer buffers for slices: one for each slice
+// that may be under way. The buffers are equal parts of one memory.
 //
 // TransferBuffer: any struct with a `std::byte* memory`.
 // Thread rule: one thread, the loop's.
@@ -35,7 +35,8 @@ class TransferRing {
     Slot& slot_;
   };
 
-  /// `memory` of count * buffer_bytes outlives the ring; null: buffers have no memory.
+  /// `memory` has count * buffer_bytes and outlives the ring. If it is null, the buffers have no
+  /// memory.
   TransferRing(std::size_t count, std::byte* memory, std::size_t buffer_bytes) : slots_(count) {
     for (std::size_t i = 0; i < count && memory != nullptr; ++i) {
       slots_[i].buffer.memory = memory + i * buffer_bytes;

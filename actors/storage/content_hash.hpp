@@ -24,7 +24,7 @@ struct ContentHash {
   std::uint64_t low = 0;
 
   bool operator==(const ContentHash&) const = default;
-  /// 32 hex digits, lower case.
+  /// Returns 32 hex digits in lower case.
   [[nodiscard]] std::string text() const;
   /// Returns the hash of such a text; nullopt for any other text.
   [[nodiscard]] static std::optional<ContentHash> parse(std::string_view text) noexcept;
@@ -35,7 +35,7 @@ class ContentHasher {
  public:
   ContentHasher();
   void add(std::span<const std::byte> bytes) noexcept;
-  /// The hash of everything added since the start or the last reset().
+  /// Returns the hash of all bytes added since the start or the last reset().
   [[nodiscard]] ContentHash result() const noexcept;
   void reset() noexcept;
 

@@ -1,8 +1,8 @@
-// actors/storage/file.hpp — reads and writes whole files, for the readers and writers of model
+// actors/storage/file.hpp — reads and writes whole files, for code that reads and writes model
 // files.
 //
 // Invariant: a path given to AtomicFile has either its old content or everything that was appended.
-// Until then the bytes are in a file with a temporary name, which no loader reads and which is
+// Until commit() the bytes are in a file with a temporary name, which no loader reads and which is
 // removed after a failure.
 #pragma once
 
@@ -39,12 +39,13 @@ class FileHandle {
   int descriptor_ = -1;
 };
 
-/// Reads exactly `out.size()` bytes at `offset`; Error if the file ends before (it was shortened)
-/// or reading fails. Any thread, several at once on one handle.
+/// Reads exactly `out.size()` bytes at `offset`. Error if the file ends earlier (it was shortened)
+/// or reading fails. Any thread; several may read one handle at once.
 void read_exactly(const FileHandle& file, std::uint64_t offset, std::span<std::byte> out,
                   const std::filesystem::path& path, std::string_view where);
 
-/// The file's bytes. Error if it is missing, not a regular file, or larger than `limit_bytes`.
+/// Returns the file's bytes. Error if it is missing, not a regular file, or larger than
+/// `limit_bytes`.
 std::string read_file(const std::filesystem::path& path, std::string_view where,
                       std::uint64_t limit_bytes);
 
@@ -62,7 +63,7 @@ class AtomicFile {
 
   void append(std::span<const std::byte> bytes);
   void append(std::string_view text);
-  /// fsync of the content; called by commit() too.
+  /// Syncs the content (fsync). commit() also calls it.
   void sync();
   /// Syncs and renames the file, then syncs the folder. Call nothing afterwards.
   void commit();
@@ -81,7 +82,7 @@ class AtomicFile {
   bool committed_ = false;
 };
 
-/// AtomicFile in one call.
+/// Writes `text` with an AtomicFile.
 void write_file(const std::filesystem::path& path, std::string_view where, std::string_view text);
 
 /// Makes the folder and its parents; Error if that fails or the folder is not writable.

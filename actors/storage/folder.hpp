@@ -22,7 +22,7 @@ namespace tandem {
 
 class AtomicFolder {
  public:
-  /// Makes an empty folder with a temporary name beside `path`, and removes those that killed
+  /// Makes an empty folder with a temporary name beside `path`, and removes the folders that killed
   /// processes left there. If `path` is a link, it is followed. Error (`where`, the path, the
   /// system's reason) if that fails.
   AtomicFolder(const std::filesystem::path& path, std::string where);
@@ -30,7 +30,7 @@ class AtomicFolder {
   AtomicFolder& operator=(const AtomicFolder&) = delete;
   ~AtomicFolder();  // without commit(): the new folder is removed, the older one stays
 
-  /// The new folder, until commit(). Its files must be synced by their writer.
+  /// Returns the new folder's path until commit(). The writer of its files must sync them.
   [[nodiscard]] const std::filesystem::path& temporary() const noexcept { return temporary_; }
   /// Adds the older folder's entries that the new one lacks, except those whose name `is_replaced`:
   /// files as hard links, or as copies if the file system has none.
@@ -46,7 +46,7 @@ class AtomicFolder {
   std::filesystem::path temporary_;
   std::filesystem::path older_;  // moved aside; none where names were exchanged
   std::string where_;
-  FileHandle held_;  // the new folder, locked: that of a living process
+  FileHandle held_;  // the new folder; its lock shows that its process lives
 };
 
 /// Removes the folders that killed AtomicFolders, and killed saves of a checkpoint of that name,
@@ -55,7 +55,8 @@ void remove_abandoned(const std::filesystem::path& path);
 /// Protects `folder` from other processes' remove_abandoned() while the handle lives. Returns a
 /// closed handle if the file system has no locks.
 [[nodiscard]] FileHandle hold_folder(const std::filesystem::path& folder);
-/// Whether this is the name of a file that a killed AtomicFile leaves: ".NAME.tmp-" and a nonce.
+/// Returns whether `name` is that of a file which a killed AtomicFile leaves: ".NAME.tmp-" and a
+/// nonce.
 [[nodiscard]] bool is_abandoned_file(std::string_view name);
 /// Removes the files that killed AtomicFiles left in `folder`. Only the one process that writes
 /// there may call it.
@@ -66,10 +67,10 @@ inline constexpr std::string_view kLockName = "run.lock";
 /// Locks a folder for this process while the object lives; a lock ends with its process.
 class FolderLock {
  public:
-  /// `holder`: the text that other processes get about this one. Throws user_error, which names the
-  /// holder, if another process still has the lock after `patience`; also if the lock's file is a
-  /// link, a pipe or has further hard links. If the file system has no locks, the folder is not
-  /// locked.
+  /// `holder` is the text by which other processes name this one. Throws user_error, which names
+  /// the holder, if another process still has the lock after `patience`. Also throws if the lock's
+  /// file is a link or a pipe, or has further hard links. If the file system has no locks, the
+  /// folder is not locked.
   FolderLock(const std::filesystem::path& folder, std::string_view where, std::string_view holder,
              std::chrono::milliseconds patience = {});
   FolderLock(FolderLock&&) noexcept = default;

@@ -1,4 +1,4 @@
-// actors/storage/hash_file.hpp — the hash of a file that is on disk, and of each of its tensors.
+// actors/storage/hash_file.hpp — computes the hash of a file on disk, and of each of its tensors.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,10 @@ namespace tandem {
 /// Whether the bytes that are read stay in the page cache: useful if the file is loaded next.
 enum class PageCache : std::uint8_t { kKeep, kPass };
 
-/// Reads `path` with two buffers: one is read while the other is hashed, on `pool` or, if that is
-/// null, on the loop between other work. `file` gives size and tensors; its hashes are ignored.
-/// Error (FileError, or a failure that names the path) if it cannot be read or is shorter.
+/// Returns `file` with the hashes of the file at `path`. There are two buffers: one is read while
+/// the other is hashed, on `pool` or, if that is null, on the loop between other work. `file` gives
+/// size and tensors; its hashes are ignored. Error (FileError, or a failure that names the path) if
+/// the file cannot be read or is shorter.
 Task<ManifestFile> hash_file(FileIo* io, std::string path, ManifestFile file,
                              CpuPool* pool = nullptr, PageCache cache = PageCache::kKeep);
 
@@ -29,7 +30,7 @@ Task<ManifestFile> hash_file(FileIo* io, std::string path, ManifestFile file,
 [[nodiscard]] std::string content_hash_of(const std::filesystem::path& path,
                                           std::string_view where);
 
-/// Adds one piece; `hasher` and `bytes` are lent until the task ends.
+/// Adds one piece to the hash. `hasher` and `bytes` are lent until the task ends.
 Task<> add_to_hash(FileHasher* hasher, std::span<const std::byte> bytes, CpuPool* pool);
 
 }  // namespace tandem

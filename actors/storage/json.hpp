@@ -1,8 +1,8 @@
 // actors/storage/json.hpp — reads JSON files of unknown origin strictly: a thin layer over
 // simdjson's DOM.
 //
-// It adds what the library leaves open: a size limit, refusal of duplicate keys, and typed getters
-// whose errors name file, JSON path, value and what to do.
+// This file adds three things to the library: a size limit, refusal of duplicate keys, and typed
+// getters whose errors name file, JSON path, value and remedy.
 // Invariant: a JsonValue is valid while its JsonDocument lives and is not moved from; documents may
 // be moved.
 #pragma once
@@ -40,8 +40,8 @@ class JsonValue {
   [[nodiscard]] bool is_object() const noexcept { return element_.is_object(); }
   [[nodiscard]] bool is_array() const noexcept { return element_.is_array(); }
 
-  /// Typed values; Error if the type or the range is another. An integral double (4.0) counts as an
-  /// integer.
+  /// Return the typed value. Error if the value has another type or is out of range. An integral
+  /// double (4.0) counts as an integer.
   [[nodiscard]] std::string_view string() const;
   [[nodiscard]] bool boolean() const;
   [[nodiscard]] double number() const;
@@ -51,11 +51,12 @@ class JsonValue {
   [[nodiscard]] simdjson::dom::object object() const;
   [[nodiscard]] simdjson::dom::array array() const;
 
-  /// Member of an object: Error if it is missing / nothing if it is missing or null.
+  /// Return a member of an object. If it is missing, at() throws Error; if it is missing or null,
+  /// find() returns nothing.
   [[nodiscard]] JsonValue at(std::string_view key) const;
   [[nodiscard]] std::optional<JsonValue> find(std::string_view key) const;
-  /// Children with their paths, or an Error for more than 2^20 of them: what may be longer iterates
-  /// over array()/object() and builds paths only for errors.
+  /// Return the children with their paths. Error if there are more than 2^20 of them; code for
+  /// longer values iterates over array() or object() and builds paths only for errors.
   [[nodiscard]] std::vector<JsonValue> items() const;
   [[nodiscard]] std::vector<std::pair<std::string_view, JsonValue>> members() const;
 
@@ -67,7 +68,7 @@ class JsonValue {
   /// Returns the value as JSON, shortened for a message.
   [[nodiscard]] std::string text() const;
 
-  /// "[where] file: path: <complaint>; <advice>".
+  /// Returns the error "[where] file: path: <complaint>; <advice>".
   [[nodiscard]] Error error(std::string_view complaint) const;
   /// The same with the value: "path is <value>, <needed> is needed".
   [[nodiscard]] Error wrong(std::string_view needed) const;
@@ -80,8 +81,8 @@ class JsonValue {
 
 class JsonDocument {
  public:
-  /// Reads and checks a file. Error: missing, too large, not JSON (simdjson's reason), duplicate
-  /// key (its path).
+  /// Reads and checks a file. Error if it is missing, too large, not JSON (with simdjson's reason),
+  /// or has a duplicate key (with its path).
   static JsonDocument load(const std::filesystem::path& path, JsonOrigin origin,
                            std::uint64_t limit_bytes);
   /// The same for text in memory; `origin.file` says where it came from.
@@ -100,11 +101,11 @@ class JsonDocument {
 /// Returns the flag `key` of an object; `otherwise` if it is missing or null.
 bool bool_or(const JsonValue& from, std::string_view key, bool otherwise);
 
-/// `text` as a JSON string, quotes included.
+/// Returns `text` as a JSON string, with its quotes.
 std::string json_quote(std::string_view text);
 
-/// Number of the line (from 1) on which the item `index` of the document's top-level array begins;
-/// 0 if there is none. `text` must be valid JSON.
+/// Returns the number of the line (from 1) on which item `index` of the document's top-level array
+/// begins; 0 if there is no such item. `text` must be valid JSON.
 std::size_t json_line_of_item(std::string_view text, std::size_t index);
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
-// actors/storage/manifest.hpp — manifest.json of a checkpoint: its files, their tensors, and the
-// hash of each.
+// actors/storage/manifest.hpp — manifest.json of a checkpoint: it lists the files and their
+// tensors, with the hash of each.
 //
-// Invariant: parse() accepts only texts that json() has written, bit for bit (the text has a hash
-// of itself); its files lie directly in the checkpoint's folder, and a file's tensors follow one
+// Invariant: parse() accepts only texts that json() has written, bit for bit (the text contains its
+// own hash). The files lie directly in the checkpoint's folder, and a file's tensors follow one
 // another without gap or overlap up to the file's end.
 #pragma once
 
@@ -20,7 +20,7 @@
 namespace tandem {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
-inline constexpr std::string_view kSlicesName = "slices.json";  // in its stead (slices.hpp)
+inline constexpr std::string_view kSlicesName = "slices.json";  // see slices.hpp
 
 struct ManifestTensor {
   std::string name;
@@ -29,14 +29,14 @@ struct ManifestTensor {
   std::uint64_t begin_byte = 0;  // in the file
   std::uint64_t size_bytes = 0;
   ContentHash hash;
-  bool is_finite = true;  // no value is a NaN or an infinity; of integers always
+  bool is_finite = true;  // no value is a NaN or an infinity; always true for integers
 };
 
 struct ManifestFile {
   std::string name;
   std::uint64_t size_bytes = 0;
   ContentHash hash;
-  std::vector<ManifestTensor> tensors;  // in the order of the data; none: not a file of tensors
+  std::vector<ManifestTensor> tensors;  // in the order of the data; empty: the file has no tensors
 };
 
 /// Returns the first tensor with a NaN or an infinity, as "FILE: tensor "NAME""; empty if there is
@@ -58,7 +58,7 @@ struct Manifest {
 /// checks whether their values are finite.
 class FileHasher {
  public:
-  /// Name, size and tensors of `file`; its hashes are ignored.
+  /// `file` gives name, size and tensors; its hashes are ignored.
   explicit FileHasher(ManifestFile file) : file_(std::move(file)) {}
 
   void add(std::span<const std::byte> bytes);
@@ -66,8 +66,8 @@ class FileHasher {
   [[nodiscard]] ManifestFile result();
 
  private:
-  // The file's and the tensor's hash alternate: the second reads bytes that the first has brought
-  // into the cache.
+  // The hashes of file and tensor take turns by pieces: the second reads bytes that the first has
+  // brought into the cache.
   static constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 16;
 
   void finish_tensors();
@@ -76,10 +76,10 @@ class FileHasher {
   ManifestFile file_;
   ContentHasher of_file_;
   ContentHasher of_tensor_;
-  std::size_t tensor_ = 0;  // the one that is going by, or comes next
+  std::size_t tensor_ = 0;  // index of the tensor at position_, or of the next one
   std::uint64_t position_ = 0;
   bool is_finite_ = true;                             // of that tensor, so far
-  std::array<std::byte, sizeof(float)> begun_value_;  // whose last bytes are still to come
+  std::array<std::byte, sizeof(float)> begun_value_;  // a value whose last bytes are still to come
   std::size_t begun_bytes_ = 0;
 };
 

@@ -1,5 +1,6 @@
-// actors/storage/manifest_text.hpp — the common format of manifest.json and slices.json: a format
-// and a version first, entries of files, and at the end the hash of everything before it. Internal.
+// actors/storage/manifest_text.hpp — the common format of manifest.json and slices.json: a text
+// begins with a format and a version, lists files, and ends with the hash of everything before it.
+// Internal.
 //
 // Invariant: only texts that were written here, bit for bit, are accepted.
 #pragma once
@@ -19,7 +20,7 @@ namespace tandem {
 /// `path`, for any other text.
 JsonDocument parse_hashed(const std::string& text, const std::string& path, std::string_view format,
                           std::int64_t version);
-/// Throws unless the object has `count` members.
+/// Throws Error unless the object has `count` members.
 void check_members(const JsonValue& value, std::size_t count);
 
 std::string begin_hashed(std::string_view format, std::int64_t version);

@@ -1,11 +1,11 @@
-// actors/storage/mapped_file.hpp — maps a file into memory: its bytes are read without a copy, at
-// the speed of the page cache.
+// actors/storage/mapped_file.hpp — maps a file into memory, so that its bytes are read without a
+// copy, at the speed of the page cache.
 //
 // If another program shortens a mapped file, or its disk fails, an access ends the program
 // (SIGBUS).
-// Invariant: inside read() and survives() it does not; they return false, and the caller asks the
-// descriptor for the reason. The first call sets the process's handler of SIGBUS, which passes on
-// every signal that is not theirs.
+// Invariant: inside read() and survives() such an access does not end the program. They return
+// false, and the caller asks the descriptor for the reason. The first call sets the process's
+// handler of SIGBUS, which passes on every signal that such an access did not cause.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +35,8 @@ class MappedFile {
   /// Calls copy(span) with the bytes [offset, offset + size), which the system is asked to fetch
   /// all at once. Afterwards their pages stay in the page cache, but no longer count as memory of
   /// this process. Returns false if the bytes could not be read; then the output of copy is
-  /// invalid. Within its last page a shortened file reads as zeros: compare its size afterwards.
-  /// The rules of survives() apply: copy only copies.
+  /// invalid. Within its last page a shortened file reads as zeros, so compare its size afterwards.
+  /// The rules of survives() apply to copy, which must only copy.
   template <class Copy>
   [[nodiscard]] bool read(std::uint64_t offset, std::uint64_t size, const Copy& copy) const {
     const std::span<const std::byte> part = bytes().subspan(offset, size);
@@ -46,8 +46,9 @@ class MappedFile {
     return whole;
   }
 
-  /// Calls access(); returns false if it accessed mapped bytes that could not be read. Then it is
-  /// left by a jump that skips destructors: so it must own nothing, lock nothing and not throw.
+  /// Calls access(). Returns false if access() touched mapped bytes that could not be read. In that
+  /// case a jump that skips destructors leaves access(), so it must own nothing, lock nothing and
+  /// not throw.
   template <class Access>
   [[nodiscard]] static bool survives(const Access& access) {
     return call_guarded([](const void* it) { (*static_cast<const Access*>(it))(); }, &access);

@@ -2,8 +2,8 @@
 // header, then raw tensors.
 //
 // The file is not trusted: every number is checked before it is used.
-// Invariant: after open() every tensor's bytes lie inside the file, tensors cover the data without
-// gap or overlap, and shape * element size is exactly each one's length.
+// Invariant: after open() every tensor's bytes lie inside the file, the tensors cover the data
+// without gap or overlap, and the length of each is exactly shape * element size.
 #pragma once
 
 #include <cstddef>
@@ -46,11 +46,11 @@ std::string_view name_of(TensorType type) noexcept;  // "F32", "BF16", ...
 std::size_t bytes_of(TensorType type) noexcept;
 /// Returns the type with that name in safetensors files; nullopt for any other name.
 std::optional<TensorType> type_named(std::string_view name) noexcept;
-/// Product of the shape and the element size, or nothing when it does not fit into 63 bits.
+/// Returns the product of the shape and the element size; nothing if it does not fit into 63 bits.
 std::optional<std::uint64_t> checked_size_bytes(std::span<const std::int64_t> shape,
                                                 TensorType type) noexcept;
-/// "float32", "bfloat16" or "float16", as config.json has it, and back. Throws user_error for
-/// another name.
+/// Convert between an element type and its name in config.json: "float32", "bfloat16" or "float16".
+/// The second throws user_error for any other name.
 std::string_view torch_dtype_of(TensorType type) noexcept;
 TensorType tensor_type_of(std::string_view torch_dtype);
 /// "[2, 3]"
@@ -69,8 +69,7 @@ struct TensorInfo {
 };
 
 /// Converts elements of the four float types to fp32. `bytes` has out.size() elements; large
-/// outputs bypass the caches. Error if the type is not F32, BF16, F16 or F64 (`name` and `file` are
-/// for its text).
+/// outputs bypass the caches. The type is F32, BF16, F16 or F64.
 void convert_to_f32(TensorType type, std::span<const std::byte> bytes, std::span<float> out);
 /// Converts fp32 to F32, BF16 or F16, rounded to nearest even.
 void convert_from_f32(TensorType type, std::span<const float> values, std::span<std::byte> out);
@@ -78,18 +77,18 @@ bool is_float(TensorType type) noexcept;  // F32, BF16, F16, F64
 
 class SafetensorsFile {
  public:
-  /// Error: missing, truncated, header too large or not JSON, unknown type, shape or offsets that
-  /// do not fit, ...
+  /// Opens a file and checks it. Error if it is missing or truncated, if its header is too large or
+  /// not JSON, if a type is unknown, if a shape or offsets do not fit, ...
   static SafetensorsFile open(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  /// In the order of the data.
+  /// Returns the tensors in the order of their data.
   [[nodiscard]] const std::vector<TensorInfo>& tensors() const noexcept { return tensors_; }
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const noexcept {
     return metadata_;
   }
   [[nodiscard]] const TensorInfo* find(std::string_view name) const noexcept;
-  /// Error naming the file if there is no such tensor.
+  /// Returns the tensor of that name; an Error that names the file if there is none.
   [[nodiscard]] const TensorInfo& at(std::string_view name) const;
 
   /// Returns the tensor's bytes in the mapping, valid while this object lives (for a file that may

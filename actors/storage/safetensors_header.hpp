@@ -1,5 +1,5 @@
-// actors/storage/safetensors_header.hpp — the header of a .safetensors file that will be written:
-// sizes are known before the first byte.
+// actors/storage/safetensors_header.hpp — builds the header of a .safetensors file that will be
+// written, whose sizes are known before the first byte.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,8 @@
 // actors/storage/uncached_file.hpp — a file whose writes bypass the page cache as far as possible.
 //
-// Whole disk blocks are written straight from the caller's memory if that has the same alignment,
-// else through an aligned buffer. The bytes at both ends of a write that do not fill a block go
-// through the page cache, and so does everything in a small file or on a file system without direct
-// I/O.
+// Whole disk blocks are written straight from the caller's memory if its alignment matches, else
+// through an aligned buffer. The bytes at both ends of a write that do not fill a block go through
+// the page cache, and so does everything in a small file or on a file system without direct I/O.
 // Invariant: the file's bytes are those of plain writes. A block bypasses the cache only if one
 // write() covers all of it, so it never contains bytes of two writers.
 // Thread rule: the loop's thread; FileIo and CpuPool outlive it.
@@ -33,16 +32,16 @@ class UncachedFile {
   /// Smaller files go through the page cache.
   static constexpr std::uint64_t kWorthBytes = std::uint64_t{1} << 20;
 
-  /// The size of whole blocks: the system's page size, at least FileIo::kDirectAlignment.
+  /// Returns the size of a whole block: the system's page size, at least FileIo::kDirectAlignment.
   [[nodiscard]] static std::size_t block_bytes() noexcept;
 
-  /// Opens for writing; the file exists and has its full size.
+  /// Opens a file for writing, which exists and has its full size.
   Task<> open(FileIo* io, std::string path, std::uint64_t size_bytes);
-  /// `bytes` are lent until it returns. Several writes may be under way. Copies are made on `pool`
-  /// or, if that is null, on the loop between other work.
+  /// Writes `bytes`, which are lent until it returns, at `offset`. Several writes may be under way.
+  /// Copies are made on `pool` or, if that is null, on the loop between other work.
   Task<> write(std::uint64_t offset, std::span<const std::byte> bytes, CpuPool* pool);
-  /// FileIo::share() into this file; `from` lives until it returns. Offsets and size are multiples
-  /// of block_bytes().
+  /// Shares bytes of `from` into this file by FileIo::share(), and returns its result. `from` lives
+  /// until it returns. Offsets and size are multiples of block_bytes().
   Task<bool> share(std::uint64_t offset, const IoFile* from, std::uint64_t from_offset,
                    std::uint64_t bytes, CpuPool* pool);
   /// Makes all written bytes durable.

@@ -1,10 +1,12 @@
 // actors/collectives/hosts/host_level.hpp — the collectives among the ranks of one host, which are
 // steps of collectives over several hosts.
 //
-// Its ranks are neighbours in the order of all ranks; `rank` and `world` count those of this host.
+// The host's ranks are neighbours in the order of all ranks; rank() and world() count the ranks of
+// this host.
 // Contract: as CollectiveBackend's. All ranks of the host call the same operations with the same
-// sizes in the same order within a sequence, one at a time in each. Reductions are in the
-// reductions' sequence, broadcasts and all-to-alls in the gathers', a gather is in either.
+// sizes in the same order within a sequence, one at a time in each. Reductions belong to the
+// reductions' sequence, broadcasts and all-to-alls to the gathers' sequence; a gather may belong to
+// either.
 // Failure: PeerLost, which names a rank by its number among all ranks. A failure is permanent.
 #pragma once
 
@@ -27,13 +29,14 @@ class HostLevel : public HostWaits {
     std::byte* into = nullptr;
     std::size_t bytes = 0;
     std::size_t stride = 0;
-    Name name = "all-gather";  // in traces, as in the other
+    Name name = "all-gather";  // in traces
   };
-  /// sum = or += the values at `block + rank * stride` on every rank, added in rank order.
+  /// sum = or += the values that the ranks have at `block + rank * stride`, where `rank` is this
+  /// rank. They are added in rank order.
   struct Reduce {
     const std::byte* block = nullptr;
     DType block_type = DType::kF32;
-    std::size_t stride = 0;  // elements; 0: every rank adds up the same ones
+    std::size_t stride = 0;  // elements; 0: every rank sums the same elements
     float* sum = nullptr;
     std::size_t elements = 0;
     AccumulateMode mode = AccumulateMode::kOverwrite;

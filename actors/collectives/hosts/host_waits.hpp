@@ -1,8 +1,8 @@
-// actors/collectives/hosts/host_waits.hpp — the table, shared by the ranks of one host, of the
-// ranks that every rank awaits.
+// actors/collectives/hosts/host_waits.hpp — a table of the ranks that each rank awaits, shared by
+// the ranks of one host.
 //
-// The host's ranks are neighbours in the order of all ranks. `rank` and `world` number those of
-// this host; other arguments are numbers among all ranks.
+// The host's ranks are neighbours in the order of all ranks. rank() and world() count the ranks of
+// this host; arguments are numbers among all ranks.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ class HostWaits {
   [[nodiscard]] virtual std::uint32_t world() const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t rank() const noexcept = 0;
 
-  /// Publishes to this host's ranks which ranks `rank` awaits. `rank` is this rank, with its waits
-  /// for other hosts (those for ranks of this host are added), or the rank with this local rank on
-  /// another host, with the waits that it sent.
+  /// Publishes to this host's ranks which ranks `rank` awaits. If `rank` is this rank, `awaited`
+  /// has its waits for other hosts, and its waits for ranks of this host are added. Otherwise
+  /// `rank` is the rank with this local rank on another host, and `awaited` has the waits that it
+  /// sent.
   virtual void say_awaited(std::uint32_t rank, Awaited awaited) noexcept = 0;
-  /// Returns the ranks that any rank awaits; none if nothing is known.
+  /// Returns the ranks that `rank` awaits; none if they are not known.
   [[nodiscard]] virtual Awaited awaited(std::uint32_t rank) const noexcept = 0;
 };
 

@@ -4,18 +4,20 @@
 // All hosts have the same number of ranks, and a host's ranks are neighbours in the order of all
 // ranks. A rank exchanges with the ranks that have its local rank on the other hosts, so a host's
 // traffic is spread evenly over its ranks; inside of the host they share the received data.
-//   all-gather      a shard goes to each other host once; its ranks share it
-//   reductions      a sum goes from host to host, each of which adds its ranks' in their order: the
-//                   bits are those of one host with all the ranks. See hosts_reductions.cpp;
-//                   hosts with one rank each send straight to the owners (hosts_direct.cpp)
-//   all-to-all      pieces for one rank are collected on the host and go as one frame
-//   broadcast       from host to host, piece by piece
-//   exchange        log2(hosts) rounds, in each one frame to one host; then the host shares it
+//   all-gather      a shard is sent to each other host once; the host's ranks share it
+//   reductions      a sum goes from host to host, and each host adds its ranks' values in rank
+//                   order: the bits are those of one host with all the ranks
+//                   (hosts_reductions.cpp). Hosts with one rank each send straight to the owners
+//                   (hosts_direct.cpp)
+//   all-to-all      pieces for one rank are collected on the host and sent as one frame
+//   broadcast       the bytes go from host to host, piece by piece
+//   exchange        there are log2(hosts) rounds, each with one frame to one host; then the ranks
+//                   of the host share the bytes
 // All are pipelines of stages: while one piece is on its way, the host works on another one.
 // Failure: a PeerLost on either level is reported on the other one, so that all ranks name the same
 // rank. If this rank is stopped in the middle of an operation, it counts as the failed rank. Every
-// wait for another host has a deadline, which names the rank at fault (net_waits.hpp). Channels of
-// the net: first_channel and the next three; no other traffic may use them.
+// wait for another host has a deadline, which names the rank at fault (net_waits.hpp). The back end
+// uses the net's channels first_channel to first_channel + 3; no other traffic may use them.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -71,12 +73,12 @@ class HostsBackend : public CollectiveBackend {
 
  private:
   enum Channel : std::uint32_t { kMoves, kForward, kStart, kBack };
-  static constexpr std::size_t kSlots = 4;  // pieces that wait or are worked on, at most
+  static constexpr std::size_t kSlots = 4;  // the most pieces that wait or are worked on
   // The loop copies or adds up to this size itself, in some ten microseconds; a hand-over to the
   // pool and back takes twice as long.
   static constexpr std::size_t kInlineBytes = std::size_t{128} << 10;
 
-  // Operations under way: what their stages share.
+  // Operations under way, with the data that their stages share.
   struct Gathering;
   struct Spreading;
   struct Collecting;
@@ -84,12 +86,12 @@ class HostsBackend : public CollectiveBackend {
   struct DirectReduction;
   // A piece of a reduction, in elements.
   struct Piece {
-    std::size_t block = 0;     // where it begins in the block, for this host's first rank
-    std::size_t stride = 0;    // to where it begins for the next one
-    std::size_t elements = 0;  // of each rank
-    std::size_t at = 0;        // where its sum lies in the accumulator of its owner
-    bool is_here = false;      // and that is this rank's
-    std::uint32_t owner = 0;   // the host that it is on, with this local rank
+    std::size_t block = 0;     // position in the block of the values for local rank 0
+    std::size_t stride = 0;    // distance to the values for the next local rank
+    std::size_t elements = 0;  // for each local rank
+    std::size_t at = 0;        // position of its sum in the owner's accumulator
+    bool is_here = false;      // this rank is the owner
+    std::uint32_t owner = 0;   // the owner's host; the owner has this local rank
   };
   template <class Op>
   using Stage = Task<> (HostsBackend::*)(Op* op);
@@ -98,21 +100,22 @@ class HostsBackend : public CollectiveBackend {
   [[nodiscard]] std::uint32_t local_rank() const noexcept { return local_.rank(); }
   [[nodiscard]] std::uint32_t hosts() const noexcept { return world() / local_world(); }
   [[nodiscard]] std::uint32_t host() const noexcept { return rank() / local_world(); }
-  /// The host `steps` after this one, in a circle; hosts() - n: n before it.
+  /// Returns the host that is `steps` after this one in a circle; hosts() - n stands for n before
+  /// it.
   [[nodiscard]] std::uint32_t host_after(std::uint32_t steps) const noexcept {
     return (host() + steps) % hosts();
   }
 
-  /// Whether the loop copies or adds this size itself: because a hand-over to the pool would take
-  /// longer, or because the pool would only take the loop's CPU.
+  /// Returns whether the loop copies or adds this size itself, because a hand-over to the pool
+  /// would take longer or the pool would only take the loop's CPU.
   [[nodiscard]] static bool stays_on_loop(std::size_t bytes) noexcept {
     return bytes <= kInlineBytes || thread::spare_cpus() <= 0;
   }
-  /// To and from the rank with this local rank on the host, frame by frame.
+  /// Send to, and receive from, the rank with this local rank on another host, frame by frame.
   Task<> send(std::uint32_t to, Channel channel, std::span<const std::byte> bytes);
   Task<> receive(std::uint32_t from, Channel channel, std::span<std::byte> into);
 
-  /// Throws that failure with the host of its rank.
+  /// Throws the failure with the host of the failed rank.
   [[noreturn]] void throw_with_host(const PeerLost& lost) const;
   template <class Op, std::size_t kStages>
   Task<> run(Op* op, std::array<Stage<Op>, kStages> stages);
@@ -164,11 +167,11 @@ class HostsBackend : public CollectiveBackend {
   NetWaits waits_;
   // Kept, so that operations do not allocate; of the operation under way in each sequence:
   std::vector<std::byte> collected_;  // frames of an all-to-all
-  std::vector<float> sums_;           // kSlots pieces of a reduction, and one that comes; or
-                                      // the frames of a direct one
+  std::vector<float> sums_;           // kSlots pieces of a reduction, and one that arrives; or
+                                      // the frames of a direct reduction
   std::vector<Piece> pieces_;
-  std::vector<std::byte> rounds_;  // of an exchange: of this local rank
-  std::vector<std::byte> shared_;  // and of all
+  std::vector<std::byte> rounds_;  // of an exchange: from this local rank of every host
+  std::vector<std::byte> shared_;  // of an exchange: from all ranks
   std::vector<NormLimbs> norms_;
 };
 

@@ -1,10 +1,10 @@
-// Reductions of ranks that are alone on their hosts: each sends the values of every slice to its
-// owner at once, in their own type, and the owner adds them in rank order. The bits are those of a
-// sum that goes from host to host, with the delay of one message instead of one per host; with one
-// rank on each host there is nothing to add before sending.
+// Reductions between hosts with one rank each: every rank sends the values of each slice to the
+// slice's owner at once, in their own type, and the owner adds them in rank order. The bits are
+// those of a sum that goes from host to host, but the delay is one message instead of one per host.
+// With one rank on each host, nothing can be added before sending.
 //   reduce-scatter  A slice is a shard.
-//   all-reduce      The ranks share the block out in whole norm blocks. The values that a slice is
-//                   added to are the same on all ranks; its sums go to all of them, piece by
+//   all-reduce      The block is divided among the ranks in whole norm tiles. The values to which
+//                   a slice is added are the same on all ranks; its sums go to all ranks, piece by
 //                   piece.
 #include <algorithm>
 

@@ -2,15 +2,15 @@
 // each host adds its ranks' values, in rank order and with one rounding each, as one host with all
 // ranks would. All pieces take this path, one after another, so every link is busy all the time.
 //   reduce-scatter  With kAdd a sum begins with the owner's accumulator, which goes to the first
-//                   host (kStart); from the last host it goes to its owner (kBack). A piece is of
-//                   the same shard of each rank; the pieces of all hosts take turns, so that what
-//                   goes to and from the owners is spread over them.
-//   all-reduce      The ranks of a host share a piece out among them. Sums begin in the first
-//                   host's accumulator, lie in place everywhere, and go back from the last host to
-//                   the first, while later pieces are still on their way there.
-// With one rank on each host both go another way: hosts_direct.cpp.
-// With Order::kFast a reduce-scatter's pieces go from each host to their owners at once, which add
-// the hosts' in the order of hosts.
+//                   host (kStart); from the last host the sum goes to its owner (kBack). A piece
+//                   has values of the same shard from every rank. The pieces of all hosts take
+//                   turns, so that the traffic to and from the owners is spread over them.
+//   all-reduce      The ranks of a host divide a piece among themselves. Sums begin in the first
+//                   host's accumulator, lie in place on every host, and go back from the last host
+//                   to the first, while later pieces are still on their way there.
+// With one rank on each host, both use another method: hosts_direct.cpp.
+// With Order::kFast, each host sends its sum of a reduce-scatter's piece straight to the piece's
+// owner, which adds the sums in the order of hosts.
 #include <algorithm>
 
 #include "actors/collectives/hosts/hosts_backend.hpp"

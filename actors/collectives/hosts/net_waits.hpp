@@ -3,14 +3,15 @@
 //
 // Twice per heartbeat period a rank sends the ranks that it awaits to the ranks with its local rank
 // on the other hosts, and publishes to its own host what it receives from them. So every rank knows
-// the waits of all ranks. When a wait is overdue, it follows them to the rank at their end: one
-// that waits for no rank, or that is silent (awaited.hpp). A wait is for one frame. The rank at
-// fault is named by its own host first, which knows whether it is stopped, unless that takes longer
-// than kDeadlineGrace or that host is silent. A rank that receives nothing from any of several
-// hosts names itself.
-// Time: as in ShmSync; a tick reads the clock once, and no deadline counts time in which this rank
-// was stopped. Other waits can be published in the same words; their owner finds the rank at fault
-// with failed_behind(). Waits in a group use the knowledge of the run (group_waits.hpp).
+// the waits of all ranks. When a wait is overdue, the rank follows these waits to the rank at their
+// end, which waits for no rank or is silent (awaited.hpp). A Wait covers one frame. Other hosts let
+// the host of the rank at fault name that rank first, because it knows whether the rank is stopped;
+// they name it themselves after kDeadlineGrace, or at once if that host is silent. A rank that
+// receives nothing from several other hosts names itself.
+// Time: as in ShmSync. A tick reads the clock once, and no deadline counts time in which this rank
+// was stopped. Other waits can be published in the same words (Options::other_waits); their owner
+// finds the rank at fault with failed_behind(). Waits in a group use what the run knows
+// (group_waits.hpp).
 // Thread rule: the loop's thread. Heartbeats begin with the first wait, or with start().
 //
 //   const NetWaits::Wait wait(waits, peer, NetWaits::For::kFrame);
@@ -37,17 +38,17 @@ class NetWaits {
   struct Options {
     Duration timeout = std::chrono::seconds(600);  // of each wait
     Duration heartbeat = std::chrono::seconds(5);  // at most an eighth of the timeout
-    std::vector<std::string> host_names{};         // by host; empty: not said
+    std::vector<std::string> host_names{};         // [host]; empty: messages name no hosts
     /// Called at every tick: returns the ranks that this rank has awaited for `at_least`, outside
     /// of Wait objects.
     std::function<Awaited(Duration at_least)> other_waits{};
-    std::shared_ptr<GroupWaits> group_waits{};  // null: of all ranks
+    std::shared_ptr<GroupWaits> group_waits{};  // null: the net is no group's
   };
   using Fail = std::function<void(std::uint32_t failed_rank, const std::string& why)>;
   enum class For : std::uint8_t { kFrame, kTaking };
 
   /// `fail` is called at each tick at which a wait is overdue or the run has failed; it must end
-  /// the waits. Both levels outlive this object.
+  /// the waits. `local` and `net` outlive this object.
   NetWaits(HostWaits& local, Net& net, Options options, Fail fail);
   ~NetWaits();
   NetWaits(const NetWaits&) = delete;
@@ -57,16 +58,17 @@ class NetWaits {
   /// call it.
   void start(EventLoop& loop);
 
-  /// Whether the rank is silent.
+  /// Returns whether the rank is silent (awaited.hpp).
   [[nodiscard]] bool is_silent(std::uint32_t rank) const;
-  /// The rank at fault if this rank waits too long for `awaited`.
+  /// The rank at fault for a wait that takes too long.
   struct Failed {
     std::uint32_t rank;
-    std::string what;  // is known of it
+    std::string what;  // its condition, in words
   };
   [[nodiscard]] Failed failed_behind(std::uint32_t awaited) const;
 
-  /// Registers a wait for `peer`, on another host; lives in the frame of the waiting coroutine.
+  /// Registers a wait for `peer`, a rank of another host, for as long as it lives: in the frame of
+  /// the waiting coroutine.
   class Wait {
    public:
     Wait(NetWaits& waits, std::uint32_t peer, For what) : waits_(waits), peer_(peer), what_(what) {
@@ -93,8 +95,8 @@ class NetWaits {
   struct Peer {  // with this local rank on another host
     std::uint32_t rank;
     std::uint64_t heartbeats = 0;
-    TimePoint moved;  // when they had
-    Awaited last;     // said to the host
+    TimePoint moved;  // when a heartbeat last arrived
+    Awaited last;     // its waits, as last published to this host
   };
 
   void begin(Wait& wait);
@@ -120,12 +122,12 @@ class NetWaits {
   Net& net_;
   Options options_;
   Fail fail_;
-  EventLoop* loop_ = nullptr;  // since it began
+  EventLoop* loop_ = nullptr;  // null: not started
   Timer timer_{*this};
   AwakeTime awake_;
   std::vector<Wait*> under_way_;  // the oldest first
   std::vector<Peer> peers_;
-  Awaited said_;  // to them
+  Awaited said_;  // the waits last sent to the peers
 };
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// actors/collectives/hosts/progress.hpp — the number of pieces that have left a stage of a
-// pipeline, for the stages that wait for them.
+// actors/collectives/hosts/progress.hpp — counts the pieces that have left a stage of a pipeline,
+// for the stages that wait for them.
 // Thread rule: the loop's thread.
 // Cancel rule: a stopped wait ends at once with Stopped.
 #pragma once
@@ -17,7 +17,7 @@ class Progress {
   void advance() noexcept {
     ++count_;
     moved_.set();
-    moved_.reset();  // for those that wait from now on
+    moved_.reset();  // for later waits
   }
   /// Waits until at least `count` pieces have left the stage.
   Task<> reach(std::size_t count) {

@@ -1,11 +1,11 @@
-// actors/collectives/nccl/joined_nccl_peers.hpp — the exchange among ranks of several hosts beside
-// NCCL, through their host's memory and a net between hosts. The same NCCL back end uses it as on
-// one host.
+// actors/collectives/nccl/joined_nccl_peers.hpp — the exchange among ranks of several hosts outside
+// of NCCL, through each host's memory and a net between hosts. The NCCL back end uses it in the
+// same way as on one host.
 //
 // All hosts have the same number of ranks, and a host's ranks are neighbours in the order of all
-// ranks. The rank at fault is found as over hosts without NCCL (net_waits.hpp): each rank publishes
-// which ranks it awaits, heartbeats carry that between hosts, and a deadline follows the waits to
-// the rank at their end. The net: one channel.
+// ranks. The rank at fault is found in the same way as without NCCL (net_waits.hpp): each rank
+// publishes which ranks it awaits, heartbeats carry that between hosts, and a deadline follows the
+// waits to the rank at their end. The exchange uses one channel of the net.
 // Invariant: leave() ends before this object is destroyed.
 // Thread rule: the loop's thread, or the owner's while the loop does not run.
 #pragma once
@@ -28,7 +28,7 @@ class JoinedNcclPeers final : public NcclPeers {
   struct Options {
     NetWaits::Options waits{};
     std::uint32_t channel = 0;
-    std::uint32_t outside_ranks = 0;  // as NetNcclPeers has it
+    std::uint32_t outside_ranks = 0;  // as in NetNcclPeers
   };
   /// `frames` connects all ranks, `host` those of this host. When the last owner releases the
   /// object, it runs the loop, which must be idle, to call leave().

@@ -1,11 +1,11 @@
 // actors/collectives/nccl/nccl_api.hpp — a table of the NCCL functions that the project calls.
 //
-// Types are plain, so that code that includes this needs no header of NCCL or CUDA, and tests can
-// fill the table with their own functions. nccl_load.cpp, compiled if nccl.h is found, checks at
-// compile time that numbers, layouts and signatures are NCCL's, and opens the library in load();
-// no_nccl.cpp is compiled otherwise and throws.
-// Thread rule: NCCL's: calls on one communicator come from one thread at a time, but async_error()
-// and abort() from any.
+// The types are plain, so that code that includes this file needs no header of NCCL or CUDA, and
+// tests can fill the table with their own functions. If nccl.h is found, nccl_load.cpp is compiled:
+// it checks at compile time that numbers, layouts and signatures are NCCL's, and its load() opens
+// the library. Otherwise no_nccl.cpp is compiled, whose load() throws.
+// Thread rule: as NCCL's: calls on one communicator come from one thread at a time, except
+// async_error() and abort(), which any thread may call.
 #pragma once
 
 #include <climits>
@@ -64,7 +64,7 @@ struct NcclApi {
   NcclResult (*destroy)(void* communicator);
   NcclResult (*abort)(void* communicator);
   const char* (*text_of)(NcclResult result);
-  const char* (*last_error)(void* communicator);  // in words; may be empty
+  const char* (*last_error)(void* communicator);  // its text; may be empty
 
   NcclResult (*group_start)();
   NcclResult (*group_end)();
@@ -82,9 +82,9 @@ struct NcclApi {
   NcclResult (*receive)(void* into, std::size_t count, NcclType type, int peer, void* communicator,
                         void* stream);
 
-  /// Opens libnccl.so.2: the one that TANDEM_NCCL_LIBRARY names, else the one of the LibTorch in
-  /// this process, else the system's. Opens it once; any thread. Throws Error(kRefused), which
-  /// names every path that was tried.
+  /// Opens libnccl.so.2: the library that TANDEM_NCCL_LIBRARY names, else the one of the LibTorch
+  /// in this process, else the system's. The library is opened once; any thread may call this.
+  /// Throws Error(kRefused), which names every path that was tried.
   [[nodiscard]] static const NcclApi& load();
 };
 

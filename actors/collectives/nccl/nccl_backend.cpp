@@ -1,4 +1,4 @@
-// actors/collectives/nccl/nccl_backend.cpp — the operations.
+// actors/collectives/nccl/nccl_backend.cpp — the operations of NcclBackend.
 #include "actors/collectives/nccl/nccl_backend.hpp"
 
 #include <algorithm>

@@ -1,21 +1,22 @@
 // actors/collectives/nccl/nccl_backend.hpp — collectives between GPUs, one per rank, through NCCL.
 //
-// It has two communicators on two streams of high priority, for gathers and for reductions; a group
-// that only exchanges has the first one. Both are non-blocking: a call may return "in progress",
-// and the loop then polls. An operation's event is recorded only after NCCL has returned success,
-// because before that the kernel need not be in the stream. Launches of both communicators happen
-// in one order on all ranks: rank 0's (nccl_peers.hpp).
+// It has two communicators on two streams of high priority, one for gathers and one for reductions;
+// a group without reductions (Options::reduces) has only the first. Both are non-blocking: a call
+// may return "in progress", and the loop then polls. An operation's event is recorded only after
+// NCCL has returned success, because before that the kernel need not be in the stream. Launches of
+// both communicators happen in one order on all ranks: rank 0's (nccl_peers.hpp).
 // Reductions: each rank receives all ranks' values of its slice and adds them in rank order, with
-// the bits of `self` and `shm`; that takes world - 1 slices of memory, used piece by piece
-// (workspace_bytes). With own_sums NCCL adds them, in its order and in the block's type, and the
-// result is added to the accumulator; that takes memory for a slice, for an all-reduce the block.
+// the bits of `self` and `shm`. That takes memory for world - 1 slices, which is used piece by
+// piece (workspace_bytes). With own_sums, NCCL adds the values in its own order and in the block's
+// type, and its result is added to the accumulator. That takes memory for a slice, or for the block
+// in an all-reduce.
 // Operands: device memory, or memory of allocate() (pinned, which the device can access); those of
 // exchange() lie anywhere in host memory. Buffers belong to the back end until the task ends.
-// Failure: the first of an error of NCCL, a wait over its deadline, a peer that aborted or whose
-// process ended, ranks at different operations, breaks the back end permanently. Every operation
-// then ends with PeerLost (of the device: DeviceError) once the communicators are aborted, so that
-// nothing writes into its buffers any more; see nccl_watchdog.hpp for an abort that hangs.
-// PeerLost::rank() is kUnknownRank if the failed rank is not known.
+// Failure: an error of NCCL, a wait past its deadline, a peer that aborted or whose process ended,
+// or ranks at different operations break the back end permanently; the first failure counts. Every
+// operation then ends with PeerLost (DeviceError if the device failed) after the communicators are
+// aborted, so that nothing writes into its buffers any more. See nccl_watchdog.hpp for an abort
+// that hangs. PeerLost::rank() is kUnknownRank if the failed rank is not known.
 // Thread rule: the loop's thread.
 //
 //   auto backend = loop.run(&NcclBackend::connect, &loop, &device, options);
@@ -51,27 +52,27 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     std::uint32_t world = 1;
     const NcclApi* api = nullptr;  // null at world 1 only
     const SumKernels* kernels = nullptr;
-    bool own_sums = false;             // NCCL's
-    bool reduces = true;               // false: exchange() and reductions are not asked for, and
+    bool own_sums = false;             // true: NCCL computes the sums
+    bool reduces = true;               // false: exchange() and reductions are not called, and
                                        // their communicator takes no memory of the device
     std::shared_ptr<NcclPeers> peers;  // null at world 1
-    std::vector<std::string> hosts;    // [rank] its host, for messages; none: not said
+    std::vector<std::string> hosts;    // [rank] its host, for messages; empty: not named
     std::string name = "tandem";       // of its communicators
     /// Returns rank 0's `value` on every rank; blocks. Collective, with the same keys in the same
     /// order.
     std::function<std::string(std::string_view key, std::string value)> from_rank_0;
-    // of device memory, for the slices of other ranks
+    // Device memory for the slices of other ranks.
     std::size_t workspace_bytes = std::size_t{64} << 20;
     Duration connect_timeout = std::chrono::seconds(300);
     Duration timeout = std::chrono::seconds(600);  // of an operation
     NcclWatchdog::Options watchdog;
   };
 
-  /// Connects all ranks. Loop, device and the objects that options point to outlive the back end.
-  /// Throws PeerLost, DeviceError.
+  /// Connects all ranks. Loop, device and the objects to which `options` points outlive the back
+  /// end. Throws PeerLost, DeviceError.
   static Task<std::unique_ptr<NcclBackend>> connect(EventLoop* loop, CudaDevice* device,
                                                     Options options);
-  /// No operation is under way.
+  /// No operation may be under way.
   ~NcclBackend() override;
 
   [[nodiscard]] std::uint32_t world() const noexcept override { return options_.world; }
@@ -101,21 +102,21 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   struct CommStream {
     explicit CommStream(DeviceStream of) : stream(of) {}
     DeviceStream stream;
-    std::string name;     // which NCCL may look at as long as it lives
+    std::string name;     // the communicator's; NCCL may read it at any time
     ShmHeader operation;  // under way
     TimePoint since;
     std::uint64_t operations = 0;
     bool busy = false;
-    bool awaits_operands = false;  // which the device still uses: nothing is launched yet
+    bool awaits_operands = false;  // the device still uses them: nothing is launched yet
     Wait wait = Wait::kNothing;
-    std::uint64_t came = 0;  // turns are taken in this order
+    std::uint64_t came = 0;  // order of arrival, in which turns are taken
     Event woken;
     NcclResult result = NcclResult::kSuccess;  // of the launch under way
     std::byte* payload = nullptr;              // pinned: own payload, then all ranks'
     DeviceBuffer device_payload;               // the same on the device
   };
-  // The slices of one reduction: rank p's is [p * slice, (p + 1) * slice) of `elements`, the last
-  // ones shorter.
+  // The slices of one reduction. Rank p's slice is [p * slice, (p + 1) * slice) of `elements`; the
+  // last slices may be shorter.
   struct Slices {
     const ReduceArguments* arguments;
     std::size_t slice;
@@ -126,7 +127,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
     [[nodiscard]] std::size_t begin(std::uint32_t rank) const noexcept;
     [[nodiscard]] std::size_t length(std::uint32_t rank) const noexcept;
   };
-  // While an operation is under way.
+  // Marks a communicator as busy while an operation is under way.
   class Busy {
    public:
     Busy(NcclBackend& backend, std::size_t comm, ShmHeader operation);
@@ -194,7 +195,7 @@ class NcclBackend final : public CollectiveBackend, private TickingPoller {
   std::uint64_t arrivals_ = 0;
   bool launching_ = false;
   std::optional<NcclLoss> broken_;
-  std::exception_ptr device_failed_;  // then that is the reason
+  std::exception_ptr device_failed_;  // not null: the reason is the device's error
   StopSource released_;
 };
 
@@ -210,7 +211,8 @@ NcclResult NcclBackend::call(CommStream& comm, const Calls& calls) {
   return result;
 }
 
-/// calls(api, communicator, stream) makes NCCL's calls of one launch, all in this rank's next turn.
+/// Runs calls(api, communicator, stream), which makes the NCCL calls of one launch, in this rank's
+/// next turn.
 template <class Calls>
 Task<> NcclBackend::launch(CommStream* comm, Calls calls) {
   co_await take_turn(comm);

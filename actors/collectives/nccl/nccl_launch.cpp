@@ -1,5 +1,5 @@
-// actors/collectives/nccl/nccl_launch.cpp — of NcclBackend: turns, NCCL's answers, and what happens
-// when something fails.
+// actors/collectives/nccl/nccl_launch.cpp — NcclBackend's turns, NCCL's answers to its calls, and
+// its failures.
 #include <chrono>
 #include <exception>
 

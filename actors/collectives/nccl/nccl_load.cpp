@@ -1,5 +1,5 @@
-// actors/collectives/nccl/nccl_load.cpp — compiled where nccl.h is found; nothing
-// is linked.
+// actors/collectives/nccl/nccl_load.cpp — opens NCCL's library at run time; compiled if nccl.h is
+// found. The library is not linked.
 #include <cstdlib>
 #include <string>
 #include <string_view>

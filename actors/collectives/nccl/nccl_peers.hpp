@@ -1,11 +1,11 @@
-// actors/collectives/nccl/nccl_peers.hpp — the exchange among ranks beside NCCL: the order of
+// actors/collectives/nccl/nccl_peers.hpp — the exchange among ranks outside of NCCL: the order of
 // launches, and failed ranks.
 //
 // NCCL requires that ranks launch in one order across communicators, but gathers and reductions are
-// two sequences whose operations become ready in another order on each rank. So rank 0 decides:
-// each of its launches is a turn 0, 1, 2, ...; it publishes the launch, and the other ranks launch
-// the same operation in that turn. Rank 0's order cannot block another rank, because an operation
-// has the same dependencies on all ranks.
+// two sequences whose operations become ready in a different order on each rank. So rank 0 decides:
+// its launches are the turns 0, 1, 2, ... It publishes each launch, and the other ranks launch the
+// same operation in that turn. Rank 0's order cannot block another rank, because an operation has
+// the same dependencies on all ranks.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -34,19 +34,20 @@ struct NcclLoss {
 
 class NcclPeers {
  public:
-  /// Rank 0 may be this many turns ahead of the others.
+  /// The most turns by which rank 0 may be ahead of the others.
   static constexpr std::uint64_t kMostAhead = 64;
 
   virtual ~NcclPeers() = default;
 
-  /// Rank 0 publishes the launch of a turn; call it once per turn, in order, when all ranks have
-  /// begun turn - kMostAhead.
+  /// Publishes rank 0's launch of a turn. Rank 0 calls it once per turn, in order, when all ranks
+  /// have begun turn - kMostAhead.
   virtual void decide(std::uint64_t turn, const NcclLaunch& launch) noexcept = 0;
-  /// Returns rank 0's decision for this rank's next turn, if it is known.
+  /// Returns rank 0's decision for this rank's next turn, `turn`; nullopt if it is not known yet.
   [[nodiscard]] virtual std::optional<NcclLaunch> decided(std::uint64_t turn) noexcept = 0;
   /// Publishes that this rank has begun all turns before `turn`.
   virtual void has_begun(std::uint64_t turn) noexcept = 0;
-  /// Returns a rank that, as far as is known here, has not begun all turns before `turn`.
+  /// Returns a rank that, as far as is known here, has not begun all turns before `turn`; nullopt
+  /// if all have.
   [[nodiscard]] virtual std::optional<std::uint32_t> behind(std::uint64_t turn) noexcept = 0;
 
   /// Reports a failure to all ranks. The first cause counts.
@@ -54,19 +55,20 @@ class NcclPeers {
   /// Returns the failure if a rank aborted or a rank's process ended.
   [[nodiscard]] virtual std::optional<NcclLoss> loss() noexcept = 0;
 
-  // ---- who holds the others up: who is behind, or for whom that one waits ----
+  // ---- the rank that holds the others up: a rank that is behind, or the rank it awaits ----
   /// Returns the rank from which this rank receives rank 0's decisions.
   [[nodiscard]] virtual std::uint32_t decider() const noexcept { return 0; }
-  /// Returns a rank that is awaited by ranks that have begun all turns before `turn`.
+  /// Returns a rank that is awaited by the ranks that have begun all turns before `turn`.
   [[nodiscard]] virtual std::optional<std::uint32_t> waits_for(std::uint64_t turn) noexcept {
     return behind(turn);
   }
-  /// Returns the ranks that this rank has awaited for at least that long.
+  /// A function that returns the ranks that this rank has awaited for `at_least`.
   using Waits = std::function<Awaited(Duration at_least)>;
-  /// Sets the function that is called at each tick, on the loop; null: none.
-  // NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps it
+  /// Sets a function that is called at each tick, on the loop; null for none.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): overriding functions keep it
   virtual void ask_for_waits(Waits /*waits*/) {}
-  /// Returns the rank at fault and the cause, if this rank waits too long for `awaited`.
+  /// Returns the rank at fault and the cause for a wait of this rank for `awaited` that takes too
+  /// long.
   [[nodiscard]] virtual NcclLoss failed_behind(std::uint32_t awaited) const {
     return {awaited, ""};
   }

@@ -1,10 +1,10 @@
 // actors/collectives/nccl/nccl_watchdog.hpp — ends operations that NCCL does not end: polls the
 // communicators' errors, enforces deadlines, and aborts.
 //
-// It has a thread, which owns no stream and launches nothing, so it works even if the loop hangs
-// inside NCCL. ncclCommAbort can hang, too: it runs on another thread, and if it has not returned
-// after `abort_limit` the process prints the reason and ends with exit code 4 (there is no other
-// way to free the device).
+// The watchdog has a thread of its own, which owns no stream and launches nothing, so it works even
+// if the loop hangs inside NCCL. ncclCommAbort can hang, too, so it runs on yet another thread. If
+// it has not returned after `abort_limit`, the process prints the reason and ends with exit code 4,
+// because there is no other way to free the device.
 // States: watching -> aborting -> released (permanent): no launched kernel runs any more.
 // Thread rule: any thread. Calls on the communicators stand between open_calls() and close_calls().
 #pragma once
@@ -33,28 +33,28 @@ class NcclWatchdog {
     const Clock* clock = nullptr;  // of deadlines; null: the real one
     Duration check_every = std::chrono::milliseconds(100);
     Duration abort_limit = std::chrono::seconds(5);
-    /// Called with the reason if an abort hangs. Empty: prints the reason and ends the process with
-    /// exit code 4.
+    /// Called with the reason if an abort hangs. If empty, the watchdog prints the reason and ends
+    /// the process with exit code 4.
     std::function<void(const std::string& why)> end_process;
-    /// Runs a call that may never return. Empty: on a new thread.
+    /// Runs a call that may never return. If empty, the call runs on a new thread.
     std::function<void(std::function<void()> abort)> run_abort;
-    bool own_thread = true;  // false: its owner calls check(), with times of its own
+    bool own_thread = true;  // false: the owner calls check(), with times of its own
   };
   struct Failure {
-    std::size_t comm;  // kComms: of no operation
-    bool late;         // its operation is over its deadline
+    std::size_t comm;  // kComms: it belongs to no operation
+    bool late;         // the operation is past its deadline
     std::string what;
   };
 
   NcclWatchdog(const NcclApi& api, Options options);
-  /// Communicators that were not aborted are finalized and destroyed, within abort_limit.
+  /// Finalizes and destroys communicators that were not aborted, within abort_limit.
   ~NcclWatchdog();
   NcclWatchdog(const NcclWatchdog&) = delete;
   NcclWatchdog& operator=(const NcclWatchdog&) = delete;
 
-  /// Watches a communicator from now on; if the others are aborted already, aborts this one, too.
+  /// Watches a communicator from now on. If the others have been aborted, it is aborted, too.
   void adopt(std::size_t comm, void* communicator);
-  /// Begins calls of the loop's thread on the comm stream's communicator; returns null if that is
+  /// Begins calls of the loop's thread on communicator number `comm`, and returns it; null if it is
   /// aborted or missing. close_calls() must follow in both cases.
   [[nodiscard]] void* open_calls(std::size_t comm);
   void close_calls();
@@ -69,17 +69,17 @@ class NcclWatchdog {
   [[nodiscard]] bool has_failed() const noexcept { return has_failed_.load(); }
   /// Aborts all communicators because of `why`.
   void abort(std::string why);
-  /// Whether the abort has ended (or the process is ending because it hangs).
+  /// Returns whether the abort has ended, or the process is ending because the abort hangs.
   [[nodiscard]] bool released() const noexcept { return released_.load(); }
 
-  /// Whether the abort has ended.
+  /// Returns whether the abort has ended.
   [[nodiscard]] bool aborted() const noexcept;
 
-  /// Does the checks of its thread once, at this time.
+  /// Does the checks of the watchdog's thread once, as of `now`.
   void check(TimePoint now);
 
  private:
-  struct Communicators;  // outlives this in an abort that hangs
+  struct Communicators;  // outlives the watchdog if an abort hangs
   struct CommStream {
     bool busy = false;
     TimePoint deadline;

@@ -1,15 +1,15 @@
-// actors/collectives/nccl/net_nccl_peers.hpp — the exchange between hosts beside NCCL, by frames of
-// a Net.
+// actors/collectives/nccl/net_nccl_peers.hpp — the exchange between hosts outside of NCCL, by
+// frames of a Net.
 //
 // A rank exchanges frames with the ranks that have its local rank on other hosts, and writes what
 // it receives into its host's memory.
-//   decisions   from rank 0 to the first rank of each other host, which hands them on
-//   turns begun to all; at once to the first host each kSayEvery turns, because rank 0 must not run
-//               away from the others, and else when say_begun() asks for it
-//   failures    the failed rank and the cause, to all; then the net is closed with it, so that
-//               every rank of every host learns of the failed rank
-//   the end     a rank that leaves sends its number of begun turns. A peer that disconnects without
-//               that has failed; so has one that left before a turn that others have begun
+//   decisions   Rank 0 sends them to the first rank of each other host, which passes them on.
+//   turns begun A rank sends the number to the first host every kSayEvery turns, so that rank 0
+//               does not get too far ahead, and to all peers when say_begun() is called.
+//   failures    A rank sends the failed rank and the cause to all peers. Then it aborts the net, so
+//               that every rank of every host learns of the failed rank.
+//   the end     A rank that leaves sends its number of begun turns. A peer that disconnects without
+//               doing so has failed; so has a peer that left before a turn that others have begun.
 // A peer's frame is copied, and the copy is checked.
 // Thread rule: the loop's thread, or the owner's while the loop does not run.
 #pragma once
@@ -33,8 +33,8 @@ class NetNcclPeers {
  public:
   static constexpr std::uint64_t kSayEvery = NcclPeers::kMostAhead / 4;
 
-  /// `net` has all ranks; failures may name `outside_ranks` behind them, too. No other traffic uses
-  /// the channel. All outlive this.
+  /// `net` connects all ranks. Failures may also name the `outside_ranks` numbers after theirs. No
+  /// other traffic may use the channel. Loop, host and net outlive this object.
   NetNcclPeers(EventLoop& loop, HostNcclPeers& host, Net& net, std::uint32_t channel,
                std::uint32_t outside_ranks);
   NetNcclPeers(const NetNcclPeers&) = delete;
@@ -55,7 +55,7 @@ class NetNcclPeers {
 
  private:
   enum class Kind : std::uint32_t { kDecisions, kBegun, kFailure, kLeaves };
-  // As they go over the net: without padding.
+  // The frames as they go over the net, without padding.
   struct Turn {
     std::uint32_t comm, kind, root, types;
     std::uint64_t number, phase, bytes;
@@ -65,8 +65,8 @@ class NetNcclPeers {
     static constexpr std::size_t kBytes = kTurns * sizeof(Turn);
 
     Kind kind;
-    std::uint32_t count;   // decisions: turns; a failure: bytes of the cause; else 0
-    std::uint64_t number;  // decisions: of the first turn; a failure: the rank; else turns begun
+    std::uint32_t count;   // of decisions: turns; of a failure: bytes of the cause; else 0
+    std::uint64_t number;  // of decisions: first turn; of a failure: the rank; else turns begun
     std::array<std::byte, kBytes> content;
 
     static constexpr std::size_t kHead = 16;
@@ -76,9 +76,9 @@ class NetNcclPeers {
   };
   struct Peer {
     std::uint32_t rank;
-    std::uint64_t decided = 0;  // turns told
-    std::uint64_t begun = 0;    // told
-    bool hears_begun = false;   // what is not told is due
+    std::uint64_t decided = 0;  // number of decisions sent
+    std::uint64_t begun = 0;    // number of begun turns last sent
+    bool hears_begun = false;   // a newer number must be sent
     bool hears_no_more = false;
     bool has_left = false;
     Event news;
@@ -107,7 +107,7 @@ class NetNcclPeers {
   std::uint32_t channel_;
   std::uint32_t outside_ranks_;
   std::uint64_t begun_ = 0;
-  std::uint64_t handed_on_ = 0;  // decisions
+  std::uint64_t handed_on_ = 0;  // number of decisions passed on
   std::optional<NcclLoss> failure_;
   bool leaving_ = false;
   std::vector<std::unique_ptr<Peer>> peers_;

@@ -1,11 +1,11 @@
-// actors/collectives/nccl/shm_nccl_peers.hpp — the exchange among ranks of one host beside NCCL,
-// through shared memory.
+// actors/collectives/nccl/shm_nccl_peers.hpp — the exchange among ranks of one host outside of
+// NCCL, through shared memory.
 //
-// Each rank has a page that all of them map: how many turns it has begun, and on the first rank's
-// the last decisions, in a ring. With several hosts, the page also has what the rank knows of ranks
-// on other hosts. A ShmSync reports failures: a rank publishes which rank failed before its socket
-// closes, and a socket that closes without a goodbye means a dead process. So peers know both at
-// once, long before NCCL notices.
+// Each rank has a page that all of them map. It has the number of turns that the rank has begun
+// and, for ranks of other hosts, the numbers that this rank has received. The first rank's page
+// also has the latest decisions, in a ring. A ShmSync reports failures: a rank publishes which rank
+// failed before its socket closes, and a socket that closes without a goodbye means a dead process.
+// So peers learn of both at once, long before NCCL notices.
 // Thread rule: the loop's thread, but connect() blocks and comes before the loop runs.
 #pragma once
 
@@ -24,18 +24,18 @@ class ShmNcclPeers final : public HostNcclPeers {
  public:
   struct Options {
     std::uint32_t rank = 0;           // of this host
-    std::uint32_t world = 1;          // and how many it has
+    std::uint32_t world = 1;          // number of ranks of this host
     std::string job;                  // as in ShmBootstrapOptions
     std::uint32_t first_rank = 0;     // the number of rank 0 among all
     std::uint32_t all_ranks = 0;      // 0: there is one host
-    std::uint32_t outside_ranks = 0;  // as ShmSync's, and these
+    std::uint32_t outside_ranks = 0;  // this and the next two: as in ShmSync
     std::shared_ptr<RunWaits> run_waits{};
     std::shared_ptr<GroupWaits> group_waits{};
     Duration connect_timeout = std::chrono::seconds(300);
     Duration heartbeat = std::chrono::seconds(5);
   };
-  /// Blocks until all ranks of the job are connected. The loop outlives it. Throws Error(kPeer)
-  /// naming the rank that did not come.
+  /// Blocks until all ranks of the job are connected. The loop outlives it. Throws Error(kPeer),
+  /// which names the missing rank.
   [[nodiscard]] static std::unique_ptr<ShmNcclPeers> connect(EventLoop& loop,
                                                              const Options& options);
 

@@ -1,11 +1,11 @@
 // actors/collectives/shm/shm_arena.hpp — memory of one rank that its peers on this host can read: a
 // memfd with a bump allocator.
 //
-// The address space is reserved at once and large; pages come with the first touch. A memfd has no
-// name in any file system, so nothing is left behind when a process ends. A peer maps it read-only
-// and finds data in it by offset. It is sealed: its length is fixed, and with kernel 5.1 or later
-// no process can make a second writable mapping from the descriptor. Ranks that are threads of one
-// process share the owner's mapping.
+// A large range of addresses is reserved at once; pages are allocated when they are first touched.
+// A memfd has no name in any file system, so nothing is left behind when a process ends. A peer
+// maps it read-only and finds data in it by offset. It is sealed: its length is fixed, and with
+// kernel 5.1 or later no process can make a second writable mapping from the descriptor. Ranks that
+// are threads of one process share the owner's mapping.
 // Invariant: allocated memory stays at its address and is never freed. Any thread, one at a time.
 #pragma once
 
@@ -27,8 +27,8 @@ class ShmMapping {
   ShmMapping(const ShmMapping&) = delete;
   ShmMapping& operator=(const ShmMapping&) = delete;
 
-  /// Maps a peer's memory read-only; the caller keeps the descriptor. Throws Error(kPeer) if it is
-  /// not the announced memory, or if the peer could still shorten it.
+  /// Maps a peer's memory read-only; the caller keeps the descriptor. Throws Error(kPeer) if the
+  /// descriptor is not the announced memory, or if the peer could still shorten it.
   [[nodiscard]] static std::shared_ptr<ShmMapping> of_peer(int descriptor, std::size_t bytes,
                                                            const Token& token);
 

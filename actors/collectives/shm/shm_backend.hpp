@@ -3,11 +3,12 @@
 //
 // All ranks map every rank's arena. Peers read an operand in memory of allocate() in place: a
 // gather copies each shard once, a reduction reads each block once. Other operands go through a
-// transfer buffer in the arena, piece by piece; up to kExchangeBytes are sent with the headers.
-// Copies and additions run on the pool in chunks; small ones run on the loop, because a hand-over
-// would cost more. Reductions add rank by rank into the accumulator, so the bits are those of
-// `self` fed with the ranks' blocks in turn. An all-reduce is a reduction of one slice per rank,
-// then a gather of the slices. HostsBackend uses it inside of a host, as HostLevel.
+// transfer buffer in the arena, piece by piece. Exchanges, and gathers and all-to-alls of at most
+// kExchangeBytes, are sent with the headers. Copies and additions run on the pool in chunks; small
+// ones run on the loop, because a hand-over would take longer. Reductions add rank by rank into the
+// accumulator, so the bits are those of `self` fed with the ranks' blocks in turn. An all-reduce is
+// a reduction of one slice per rank, then a gather of the slices. HostsBackend uses this class, as
+// a HostLevel, inside of a host.
 // Failure: see shm_sync.hpp; PeerLost names the rank at fault and the operation.
 // Thread rule: the loop's thread, except connect(), which blocks and is called before the loop
 // runs.
@@ -36,15 +37,15 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
     std::uint32_t rank = 0;
     std::uint32_t world = 1;
     std::string job;  // as in ShmBootstrapOptions
-    // Several hosts: failures name ranks by their numbers among all.
-    std::uint32_t first_rank = 0;  // this host's
+    // With several hosts, failures name ranks by their numbers among all ranks.
+    std::uint32_t first_rank = 0;  // of this host
     std::uint32_t all_ranks = 0;   // 0: there is one host
-    // For a group: the number of ranks of the run, which a failure may name by numbers after the
-    // group's.
+    // For a group: the number of ranks of the run. A failure may name these by numbers after those
+    // of the group.
     std::uint32_t outside_ranks = 0;
-    std::shared_ptr<RunWaits> run_waits{};  // as ShmSync's
+    std::shared_ptr<RunWaits> run_waits{};  // as in ShmSync
     std::shared_ptr<GroupWaits> group_waits{};
-    // address space for allocate(); 0: twice the rank's share of the machine's memory
+    // Address space for allocate(). 0: twice the rank's share of the machine's memory.
     std::size_t arena_bytes = 0;
     Duration connect_timeout = std::chrono::seconds(300);
     Duration timeout = default_timeout();  // of each wait for the peers
@@ -53,11 +54,11 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
   /// Returns TANDEM_COLLECTIVE_TIMEOUT_S, else 600 s. Throws a user error if it is not a positive
   /// number.
   [[nodiscard]] static Duration default_timeout();
-  /// TANDEM_HEARTBEAT_S, else 5 s. Throws likewise.
+  /// Returns TANDEM_HEARTBEAT_S, else 5 s. Throws as default_timeout() does.
   [[nodiscard]] static Duration default_heartbeat();
 
   /// Blocks until all ranks of the job are connected. Loop and pool outlive the back end. Throws
-  /// Error(kPeer), which names the missing rank, or Error(kRefused) without address space.
+  /// Error(kPeer), which names the missing rank, or Error(kRefused) if there is no address space.
   [[nodiscard]] static std::unique_ptr<ShmBackend> connect(EventLoop& loop, CpuPool& pool,
                                                            Options options);
 
@@ -91,22 +92,23 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
   static constexpr std::size_t kReductions = 1;
 
   // The bytes that move in one operation. Rank p's part is [p * part_bytes, (p + 1) * part_bytes)
-  // of total_bytes, the last ones shorter. Either every rank gives one part to all (a gather), or
-  // it gives part p to rank p (`scatters`).
+  // of total_bytes; the last parts may be shorter. Either every rank gives one part to all ranks (a
+  // gather), or it gives part p to rank p (`scatters`).
   struct Operation {
     std::size_t channel = kGathers;
     ShmHeader header;
-    const std::byte* source = nullptr;  // what this rank gives; null: nothing
+    const std::byte* source = nullptr;  // the bytes that this rank gives; null: none
     bool scatters = false;
     std::size_t part_bytes = 0;
     std::size_t total_bytes = 0;
-    // from a part to the next rank's, where it is scattered from and where it is gathered
+    // Distances from a rank's part to the next rank's: where parts are scattered from, and where
+    // they are gathered.
     std::size_t from_stride = 0;
     std::size_t into_stride = 0;
-    std::byte* into = nullptr;                // copies: where the parts come to lie
+    std::byte* into = nullptr;                // of copies: the address of the first part
     const ReduceArguments* reduce = nullptr;  // not null: it adds instead of copying
     float* accumulator = nullptr;             // of this rank's part
-    std::int64_t first_element = 0;           // of this rank's part, as norms count
+    std::int64_t first_element = 0;           // of this rank's part, for bad elements of norms
     Name name = "collective";
     GradientNorm norm;
     // Set while the operation runs:
@@ -139,7 +141,7 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
   Task<GradientNorm> reduce_parts(ReduceArguments arguments, std::size_t from_stride);
   Task<GradientNorm> merge(GradientNorm norm, ShmHeader header);
   Task<> exchange_small(std::size_t channel, ExchangeArguments arguments, ShmHeader header);
-  /// Exchanges at most kExchangeBytes of every rank; calls take(rank, payload) for each.
+  /// Exchanges at most kExchangeBytes of every rank, and calls take(rank, payload) for each rank.
   template <class Take>
   Task<> exchange_payload(std::size_t channel, std::span<const std::byte> mine, ShmHeader header,
                           Take take);

@@ -1,21 +1,21 @@
-// actors/collectives/shm/shm_sync.hpp — waits for ranks of this host, and notices those that died.
+// actors/collectives/shm/shm_sync.hpp — waits for ranks of this host, and notices ranks that died.
 //
 // A wait polls counters in shared memory while the loop is awake (it spins if that pays). Before
-// the loop sleeps, the rank publishes that, and the awaited peer sends a byte through their socket
-// when it makes progress.
+// the loop sleeps, the rank publishes that it sleeps; the awaited peer then sends a byte through
+// their socket when it makes progress.
 // Failure: a socket that closes without a goodbye, a peer that aborted, one that left while it is
 // still needed, a wait over its deadline, ranks at different operations. The first failure is
 // permanent: every wait ends with PeerLost, and the peers receive failed_rank and the cause, so
-// that they name it and not this rank. A peer's shared words are copied once, and the copy is
+// that they name that rank and not this one. A peer's shared words are copied once, and the copy is
 // checked.
 // Time: twice per heartbeat period, at a tick, a rank advances its heartbeat, publishes which ranks
 // it awaits, reports once if an awaited peer is stopped (its heartbeat stands still and the kernel
 // reports the process as stopped), and checks its deadlines. No deadline counts time in which this
 // rank was stopped or its host slept; each tick reads the clock once. A deadline names the rank at
 // the end of the waits: the awaited peer may wait for another one, and that for one of another host
-// (awaited.hpp). A rank of another host is named by its own host first, which knows more of it,
-// unless that takes longer than kDeadlineGrace. Waits of groups, and of the run if this belongs to
-// a group, are followed, too (group_waits.hpp).
+// (awaited.hpp). If that rank is on another host, its own host, which knows more about it, may name
+// it first within kDeadlineGrace. The waits of groups are followed, too, and so are those of the
+// run if this object belongs to a group (group_waits.hpp).
 // Thread rule: the loop's thread.
 // Cancel rule: a wait lasts until its condition holds or the ShmSync has failed (fail()).
 #pragma once
@@ -45,18 +45,18 @@
 
 namespace tandem {
 
-/// "reduce-scatter 812".
+/// Returns the operation in words: "reduce-scatter 812".
 [[nodiscard]] std::string describe(const ShmHeader& header);
 
 class ShmSync final : private Poller {
  public:
   struct Options {
     std::uint32_t rank = 0;
-    std::uint32_t first_rank = 0;                  // the name of rank 0
+    std::uint32_t first_rank = 0;                  // number of rank 0 among all ranks
     std::uint32_t all_ranks = 0;                   // of all hosts; 0: there is one
-    std::uint32_t outside_ranks = 0;               // that failures may name, too, behind these
+    std::uint32_t outside_ranks = 0;               // numbers after these that failures may name
     std::shared_ptr<RunWaits> run_waits{};         // of all ranks; null: there are no groups
-    std::shared_ptr<GroupWaits> group_waits{};     // of a group; null: it is none
+    std::shared_ptr<GroupWaits> group_waits{};     // of a group; null: this is no group's
     Duration timeout = std::chrono::seconds(600);  // of each wait
     Duration heartbeat = std::chrono::seconds(5);  // at most an eighth of the timeout
   };
@@ -91,8 +91,8 @@ class ShmSync final : private Poller {
   /// Begins the channel's next operation: publishes `header`, waits until all ranks have begun
   /// theirs, and compares.
   Task<> arrive(std::size_t channel, ShmHeader header);
-  /// Returns the number of the channel's operation under way; its header and payload lie at number
-  /// % 2.
+  /// Returns the number of the channel's operation under way. Its header and payload lie at index
+  /// number % 2.
   [[nodiscard]] std::uint64_t sequence(std::size_t channel) const noexcept {
     return channels_[channel].sequence;
   }
@@ -111,8 +111,8 @@ class ShmSync final : private Poller {
   /// Waits until the counter of every peer has reached `value`. One wait per channel at a time.
   Task<> all_reach(std::size_t channel, std::size_t counter, std::uint64_t value);
 
-  /// Fails the synchronisation, here and at all peers, because of the rank with that number; the
-  /// first cause counts.
+  /// Fails the synchronisation, here and at all peers, because of `failed_rank`, a number among all
+  /// ranks. The first cause counts.
   void fail(std::uint32_t failed_rank, const std::string& cause) noexcept;
   [[nodiscard]] bool is_broken() const noexcept { return broken_.has_value(); }
   struct Broken {
@@ -121,34 +121,34 @@ class ShmSync final : private Poller {
   };
   [[nodiscard]] const std::optional<Broken>& broken() const noexcept { return broken_; }
 
-  /// Sets a function that is called at each tick: it returns the ranks that this rank has awaited
-  /// for at least that long outside of this object, which are published with its own waits. Empty:
-  /// none.
+  /// Sets a function that is called at each tick (empty: none). It returns the ranks that this rank
+  /// has awaited for `at_least` outside of this object; they are published together with its own
+  /// waits.
   void ask_for_waits(std::function<Awaited(Duration at_least)> waits) {
     other_waits_ = std::move(waits);
   }
-  /// The functions of HostWaits.
+  /// These two implement HostWaits.
   void say_awaited(std::uint32_t rank, Awaited awaited) noexcept;
   [[nodiscard]] Awaited awaited(std::uint32_t rank) const noexcept;
 
-  /// Makes it notice peers that die or abort also while no wait is under way.
+  /// From this call on, peers that die or abort are noticed even while no wait is under way.
   void watch_sockets();
-  /// Whether the peer has left or its process has ended.
+  /// Returns whether the peer has left or its process has ended.
   [[nodiscard]] bool has_ended(std::uint32_t peer) const noexcept { return peers_[peer].ended; }
 
  private:
   struct Peer {
     std::unique_ptr<asio::posix::stream_descriptor> socket;
     std::shared_ptr<ShmMapping> memory;
-    std::uint64_t notified = 0;  // the sleep of its that was ended from here
+    std::uint64_t notified = 0;  // its last sleep that this rank ended (ShmControl::asleep)
     bool ended = false;
     pid_t process = 0;  // 0: unknown
     // Seen at the last ticks:
     std::uint64_t heartbeats = 0;
-    TimePoint moved;           // when it had
-    bool is_silent = false;    // for kSilentAfter heartbeats
-    char state = 0;            // of a process that is stopped, as the kernel writes it; else 0
-    bool is_reported = false;  // and it is said
+    TimePoint moved;           // when the heartbeat last advanced
+    bool is_silent = false;    // no heartbeat for kSilentAfter periods
+    char state = 0;            // of a stopped process, the letter that the kernel shows; else 0
+    bool is_reported = false;  // a line has reported that it is stopped
   };
   struct Channel {
     ShmHeader header;                 // of the operation under way
@@ -158,7 +158,7 @@ class ShmSync final : private Poller {
     bool waiting = false;
     std::size_t counter = 0;
     std::uint64_t value = 0;
-    std::uint32_t next_peer = 0;  // those before have reached it
+    std::uint32_t next_peer = 0;  // peers before this one have reached the value
     TimePoint since;
     Event done;
   };
@@ -206,11 +206,11 @@ class ShmSync final : private Poller {
   std::uint64_t sleeps_ = 0;
   bool asleep_ = false;
   bool watching_ = false;
-  Awaited on_the_net_;  // by this rank
+  Awaited on_the_net_;  // this rank's waits that say_awaited() was given
   std::function<Awaited(Duration at_least)> other_waits_;
   Timer timer_{*this};
   AwakeTime awake_;
-  std::shared_ptr<ShmSync*> self_;  // of handlers that the reactor still owns
+  std::shared_ptr<ShmSync*> self_;  // shared with the reactor's handlers; null after destruction
 };
 
 }  // namespace tandem

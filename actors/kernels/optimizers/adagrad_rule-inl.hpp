@@ -1,6 +1,6 @@
 // actors/kernels/optimizers/adagrad_rule-inl.hpp — Adagrad's rule per element, for the update loops
 // (update-inl.hpp and the others); compiled once per SIMD target.
-// Invariant: one IEEE operation after the other as optimizers.hpp writes them, none fused.
+// Invariant: the IEEE operations are those of optimizers.hpp, in that order, and none are fused.
 #if defined(TANDEM_ACTORS_KERNELS_ADAGRAD_RULE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_ADAGRAD_RULE_INL
 #undef TANDEM_ACTORS_KERNELS_ADAGRAD_RULE_INL

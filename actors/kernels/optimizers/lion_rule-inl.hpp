@@ -1,6 +1,6 @@
 // actors/kernels/optimizers/lion_rule-inl.hpp — Lion's rule per element, for the update loops
 // (update-inl.hpp and the others); compiled once per SIMD target.
-// Invariant: one IEEE operation after the other as optimizers.hpp writes them, none fused.
+// Invariant: the IEEE operations are those of optimizers.hpp, in that order, and none are fused.
 #if defined(TANDEM_ACTORS_KERNELS_LION_RULE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_LION_RULE_INL
 #undef TANDEM_ACTORS_KERNELS_LION_RULE_INL
@@ -30,7 +30,7 @@ struct LionRule {
         hn::Add(hn::Mul(hn::Set(d, s.beta1), exp_avg), hn::Mul(hn::Set(d, s.one_minus_beta1), g));
     exp_avg =
         hn::Add(hn::Mul(hn::Set(d, s.beta2), exp_avg), hn::Mul(hn::Set(d, s.one_minus_beta2), g));
-    // Neither above nor below zero: zero, or a NaN that must not vanish.
+    // A value that is neither above nor below zero is zero, or a NaN that must not vanish.
     const auto moves = hn::Gt(hn::Abs(c), hn::Zero(d));
     const auto direction = hn::IfThenElse(moves, hn::CopySign(hn::Set(d, s.lr), c), c);
     return hn::Sub(p, hn::Add(direction, hn::Mul(hn::Set(d, s.decay), p)));

@@ -1,5 +1,5 @@
-// actors/kernels/optimizers/optimizers.hpp — the optimizers: each one's name, defaults, state and
-// the constants of a step. Their rules per element are beside it, in *_rule-inl.hpp.
+// actors/kernels/optimizers/optimizers.hpp — the optimizers: for each one the name, defaults, state
+// and the constants of a step. The rules per element are in *_rule-inl.hpp beside this file.
 //
 //   all       g  = gradient * gradient_scale
 //   Adam      g += weight_decay * p                                          [not in AdamW]
@@ -22,15 +22,16 @@
 //             LAMB: rate = lr * sqrt(1 - beta2^t) / (1 - beta1^t) * trust ratio, decay = 0
 //             Muon: rate = lr * clip coefficient, decay = lr * weight_decay
 //
-// Adam: Kingma & Ba 2015, Loshchilov & Hutter 2019; the operations in the order of DeepSpeed's
+// Adam: Kingma & Ba 2015, Loshchilov & Hutter 2019; the operations have the order of DeepSpeed's
 // CPUAdam; (1 - beta2) * g comes first, because g * g may overflow where v' does not. SGD: as
 // torch.optim.SGD. Lion: Chen et al. 2023; sign(0) is 0, so elements without a gradient (padding,
-// an embedding's unused rows) do not change. DeepSpeed's CPULion changes them by lr.
+// an embedding's unused rows) do not change, whereas DeepSpeed's CPULion changes them by lr.
 //
-// An optimizer is a struct of its step's constants with traits(), make(), arrays() and ==, a value
-// of OptimizerKind, a line in each list at the end, and its rule. The kernels for the CPU and the
-// GPU, the keys of a config, the names in a checkpoint and the refused layouts follow from these.
-// Constants are computed in double and rounded once. Pure. C++17, for nvcc as well.
+// An optimizer consists of a struct of its step's constants with traits(), make(), arrays() and ==,
+// a value of OptimizerKind, an entry in each list at the end, and its rule. The kernels for the CPU
+// and the GPU, the keys of a config, the names in a checkpoint and the refused layouts follow from
+// these. Constants are computed in double and rounded once. All functions are pure. C++17, for nvcc
+// as well.
 #pragma once
 
 #include <cmath>
@@ -65,9 +66,9 @@ struct UpdateConfig {
   std::uint64_t seed = 0;        // of stochastic rounding, in layouts that have it
 };
 
-/// The description of an optimizer beside its formula.
+/// Describes an optimizer, apart from its formula.
 struct OptimizerTraits {
-  std::string_view name;  // a config's optimizer.type; there, the letters' case does not matter
+  std::string_view name;  // a config's optimizer.type, which may be in upper or lower case
   UpdateConfig defaults;  // of a config's optimizer.params, with the kind
   // The parameters that the optimizer has beside lr and weight_decay.
   bool has_betas = false;
@@ -270,7 +271,7 @@ struct AlongStep {
     t.has_betas = t.has_eps = true;
     return t;
   }
-  /// Betas and eps are those of AdamW, by which Muon updates all but the matrices.
+  /// Betas and eps belong to AdamW, by which Muon updates everything except matrices.
   static constexpr OptimizerTraits muon_traits() {
     OptimizerTraits t = traits();
     t.name = "Muon";
@@ -298,12 +299,12 @@ struct AlongStep {
     s.rate = static_cast<float>(c.lr * correction * scale);
     return s;
   }
-  [[nodiscard]] std::size_t arrays() const { return 0; }  // the direction's pass moves them on
+  [[nodiscard]] std::size_t arrays() const { return 0; }  // write_direction() updates the moments
 
   bool operator==(const AlongStep& o) const { return rate == o.rate && decay == o.decay; }
 };
 
-/// In the order of OptimizerKind; the last is that of all joint optimizers.
+/// In the order of OptimizerKind; all joint optimizers share the last alternative.
 using StepConstants = std::variant<AdamStep, SgdStep, LionStep, AdagradStep, AlongStep>;
 
 /// In the order of OptimizerKind.

@@ -1,7 +1,8 @@
 // actors/kernels/update/codes-inl.hpp — moments as 8-bit codes in memory, two and four vectors at a
 // time; compiled once per SIMD target.
 //
-// Invariant: the bits of Code::load() and Code::of() (packed-inl.hpp), which say what a code is.
+// Invariant: the bits are those of Code::load() and Code::of() (packed-inl.hpp), which define the
+// codes.
 #if defined(TANDEM_ACTORS_KERNELS_UPDATE_CODES_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_UPDATE_CODES_INL
 #undef TANDEM_ACTORS_KERNELS_UPDATE_CODES_INL
@@ -17,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
 
-/// A vector of codes; the random bits are those of both arrays.
+/// Stores a vector of codes. `random` has the random bits of both state arrays.
 template <bool kOrdinary, bool kSigned>
 HWY_INLINE void store_code(VF32 value, VU32 random, std::uint8_t scale, std::uint8_t* to) {
   constexpr std::size_t kArray = kSigned ? 0 : 1;
@@ -28,7 +29,8 @@ HWY_INLINE void store_code(VF32 value, VU32 random, std::uint8_t scale, std::uin
 
 #if HWY_TARGET == HWY_AVX3
 
-/// As Code::load(): all that a code says lies in the upper half of the number's bits.
+/// As Code::load(), for two vectors at once: a code determines only the upper half of the number's
+/// bits.
 template <bool kSigned>
 HWY_INLINE void load_codes(const std::uint8_t* from, std::uint8_t scale, VF32& a, VF32& b) {
   const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -49,8 +51,8 @@ HWY_INLINE void load_codes(const std::uint8_t* from, std::uint8_t scale, VF32& a
   b = hn::BitCast(F32(), y);
 }
 
-/// Four vectors' ordinary codes, as Code::of() has them: sign and code lie in the upper half of
-/// what the random bits were added to.
+/// Stores the ordinary codes of four vectors, as Code::of() computes them: sign and code lie in the
+/// upper half of each sum of value and random bits.
 template <bool kSigned>
 HWY_INLINE void store_ordinary_codes(VF32 a, VF32 b, VF32 c, VF32 e, VU32 random_a, VU32 random_b,
                                      VU32 random_c, VU32 random_e, std::uint8_t scale,
@@ -90,7 +92,7 @@ HWY_INLINE void load_codes(const std::uint8_t* from, std::uint8_t scale, VF32& a
 
 #endif
 
-/// Four vectors of codes.
+/// Stores four vectors of codes.
 template <bool kOrdinary, bool kSigned>
 HWY_INLINE void store_four_codes(VF32 a, VF32 b, VF32 c, VF32 e, VU32 random_a, VU32 random_b,
                                  VU32 random_c, VU32 random_e, std::uint8_t scale,

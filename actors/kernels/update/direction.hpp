@@ -13,11 +13,11 @@
 // The caller does the work between this and the second half (an AlongStep of optimizer_step.hpp):
 // LAMB's trust ratio is clamp(|p| / |u|), 1 where either norm is 0; Muon orthogonalises u, matrix
 // by matrix (orthogonalize.hpp). LAMB: You et al. 2020 in the form of DeepSpeed's FusedLamb, whose
-// ratio knows no bias correction (that multiplies the learning rate). Muon: Jordan 2024, in the
+// ratio has no bias correction (the learning rate is multiplied by it). Muon: Jordan 2024, in the
 // form of DeepSpeed, whose momentum is an average.
-// Invariant: same bits for every SIMD target, chunking and number of ranks, as optimizer_step.hpp.
-// A tensor's squares are summed in double within each norm tile of the shard, and these sums
-// exactly; shards begin at tiles.
+// Invariant: the bits are the same for every SIMD target, chunking and number of ranks, as in
+// optimizer_step.hpp. A tensor's squares are summed in double within each norm tile of the shard,
+// and these sums are added exactly; shards begin at tiles.
 #pragma once
 
 #include <cstddef>
@@ -61,15 +61,15 @@ struct DirectionPiece {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::size_t range = 0;  // of the unit
-  // LAMB: of the weights before the update, and of the direction. Muon: add_squares() sets the
-  // second.
+  // Sums of squares. LAMB: of the weights before the update, and of the direction. Muon:
+  // add_squares() sets `directions`.
   ExactSum weights;
   ExactSum directions;
 };
 
 /// The memory and the pieces of one unit's direction.
 struct Direction {
-  float* values = nullptr;  // the unit's gradient, which it overwrites
+  float* values = nullptr;  // the unit's gradient, which the direction overwrites
   std::vector<DirectionPiece> pieces;
 
   /// Cuts the unit's `ranges` at multiples of `chunk_elements`, which is a multiple of kNormTile.
@@ -78,15 +78,15 @@ struct Direction {
 };
 
 /// Runs the first half for the elements [begin, end); both are chunk boundaries or the shard's end.
-/// `steps`: [UpdateRange::group]. Any thread; disjoint ranges may run at the same time.
+/// `steps` is indexed by UpdateRange::group. Any thread; disjoint ranges may run at the same time.
 void write_direction(const UpdatedUnit& unit, const DirectionStep* steps, Direction& direction,
                      std::size_t begin, std::size_t end);
 
-/// Sets piece.directions to the sum of squares of the direction there. Any thread; different pieces
-/// may run at the same time.
+/// Sets piece.directions to the sum of squares of the piece's direction. Any thread; different
+/// pieces may run at the same time.
 void add_squares(const Direction& direction, DirectionPiece& piece);
 
-/// Returns LAMB's ratio of a tensor, from the sums of squares of the whole tensor.
+/// Returns LAMB's trust ratio of a tensor, given the sums of squares of the whole tensor.
 [[nodiscard]] double trust_ratio(const UpdateConfig& config, const ExactSum& weights,
                                  const ExactSum& direction) noexcept;
 

@@ -5,7 +5,7 @@
 // (actors/CMakeLists.txt). It defines two macros and includes this file, which Highway's
 // foreach_target then includes again for every other target (hence no #pragma once):
 //   TANDEM_STEP      the constants of the optimizer's step
-//   TANDEM_LAYOUT    a StateLayout; of one that the optimizer refuses the kernel is empty
+//   TANDEM_LAYOUT    a StateLayout; if the optimizer refuses the layout, the kernel is empty
 #include "actors/kernels/update/update_kernel.hpp"
 
 #undef HWY_TARGET_INCLUDE

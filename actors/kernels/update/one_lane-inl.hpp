@@ -1,8 +1,8 @@
-// actors/kernels/update/one_lane-inl.hpp — vectors of one lane: those of Highway's operations that
-// the rules and the layouts use, for one number at a time, in C++17, on the host and on a GPU.
+// actors/kernels/update/one_lane-inl.hpp — vectors of one lane: the Highway operations that the
+// rules and layouts use, for one number at a time, in C++17, on the host and on a GPU.
 //
-// So the rules (adam_rule-inl.hpp and the others) are written once: included after hwy/highway.h
-// they compute with the CPU's vectors, included after this file with one thread of a GPU. A source
+// So the rules (adam_rule-inl.hpp and the others) are written once. Included after hwy/highway.h,
+// they compute with the CPU's vectors; included after this file, with one thread of a GPU. A source
 // includes only one of the two.
 // Invariant: each operation is the IEEE one, rounded once; none is fused with the next, and
 // denormals are kept. (A NaN's payload depends on the processor.)
@@ -146,7 +146,7 @@ template <int kBits>
 HWY_INLINE I ShiftRight(I a) {
   return {a.value >> kBits};
 }
-/// All bits of a negative number, none of another.
+/// Returns all bits set for a negative number, else none.
 HWY_INLINE I BroadcastSignBit(I a) { return {a.value < 0 ? -1 : 0}; }
 HWY_INLINE I Or(I a, I b) { return {a.value | b.value}; }
 HWY_INLINE I Sub(I a, I b) { return {a.value - b.value}; }
@@ -183,7 +183,7 @@ HWY_INLINE Vec<D> DemoteTo(D, I a) {
   constexpr std::int32_t kMost = static_cast<typename D::Lane>(~typename D::Lane{0});
   return {static_cast<typename D::Lane>(Min(Max(a, I{0}), I{kMost}).value)};
 }
-/// For integers that fp32 has exactly.
+/// For integers that fp32 represents exactly.
 template <class D>
 HWY_INLINE F ConvertTo(D, I a) {
   return {static_cast<float>(a.value)};

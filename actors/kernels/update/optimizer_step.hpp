@@ -2,16 +2,17 @@
 // elements: Adam, AdamW, SGD, Lion, Adagrad, and the second half of LAMB and Muon.
 //
 // gradient (fp32 | bf16 | fp16) -> times gradient_scale -> state and fp32 master, in place or from
-// one buffer to another -> model weight (fp32 | bf16 | fp16). One pass, because the update is bound
-// by memory: separate unscale, clip and cast passes cost half as much again. The pass is the same
-// for all (update-inl.hpp); they differ in one rule per element (optimizers/optimizers.hpp).
+// one buffer to another -> model weight (fp32 | bf16 | fp16). There is one pass, because the update
+// is bound by memory: separate unscale, clip and cast passes would cost half as much again. The
+// pass is the same for all optimizers (update-inl.hpp), which differ only in their rules per
+// element (optimizers/optimizers.hpp).
 //
-// Invariant: same bits for every SIMD target, thread count, chunking and alignment: each element
-// takes the same IEEE operations at every position, each rounded once, none fused. There is no
-// fused multiply-add: emulated targets lack it, it would not be faster (memory and the divider are
-// the limits), and it would gain less accuracy than fp32 state loses. Denormals are kept, and NaN
-// stays NaN. C++17, for nvcc as well, like its includes and the files up to update_pass.hpp that
-// include it.
+// Invariant: the bits are the same for every SIMD target, thread count, chunking and alignment:
+// each element takes the same IEEE operations at every position, each rounded once, none fused.
+// There is no fused multiply-add, because emulated targets lack it, it would not be faster (memory
+// and the divider are the limits), and it would gain less accuracy than fp32 state loses. Denormals
+// are kept, and NaN stays NaN. This file, its includes, and the files up to update_pass.hpp that
+// include it are C++17, for nvcc as well.
 #pragma once
 
 #include <cstddef>
@@ -24,19 +25,20 @@
 namespace tandem {
 
 /// Returns the number of state arrays beside the master, which start as zeros: as many as the
-/// optimizer has names for, and none for SGD without momentum. Of Muon's, matrices use the first.
+/// optimizer has names for, but none for SGD without momentum. Muon's matrices use only the first
+/// array.
 [[nodiscard]] std::size_t state_arrays(const UpdateConfig& config) noexcept;
 
 struct UpdateStep {
   StepConstants rule;
-  std::uint64_t rounding_bits = 0;  // of seed and step
+  std::uint64_t rounding_bits = 0;  // made of seed and step
 
-  /// `step` counts applied steps from 1; `gradient_scale` is the product of unscaling and clipping;
+  /// `step` counts applied steps from 1. `gradient_scale` is the product of unscaling and clipping;
   /// for a direction it is a factor of the learning rate (LAMB's trust ratio, Muon's clip
   /// coefficient).
   static UpdateStep make(const UpdateConfig& config, std::int64_t step, double gradient_scale);
 
-  /// kLamb stands for Muon, too.
+  /// Returns kLamb for Muon, too.
   [[nodiscard]] OptimizerKind kind() const noexcept {
     return static_cast<OptimizerKind>(rule.index());
   }
@@ -46,33 +48,34 @@ struct UpdateStep {
   }
 };
 
-/// The arrays that an update reads if it does not write them; a null array is updated in place.
-/// None overlaps an array of UpdateBuffers.
+/// The arrays that an update out of place reads, instead of those that it writes. If an array is
+/// null, its counterpart in UpdateBuffers is updated in place. None overlaps an array of
+/// UpdateBuffers.
 struct UpdateSource {
   const void* master = nullptr;
   const void* state[2] = {nullptr, nullptr};
-  const std::uint8_t* scale[2] = {nullptr, nullptr};  // with their state
-  const void* weight = nullptr;                       // where it is the master's upper half
+  const std::uint8_t* scale[2] = {nullptr, nullptr};  // exponents of the state
+  const void* weight = nullptr;                       // if it is the master's upper half
 };
 
 /// Arrays of one unit's shard, each from the shard's first element on; the kernel touches only the
 /// elements of the range it is given. None may overlap.
 struct UpdateBuffers {
-  // float; where the layout is not fp32 and there is a (bf16) weight: std::uint16_t, the weight's
+  // float. If the layout is not fp32 and there is a (bf16) weight: std::uint16_t, the weight's
   // remainder.
   void* master = nullptr;
-  // The first state_arrays() of them. float (fp32, split), bf16, or codes of 8 bits with one
-  // exponent per scale group in `scale`.
+  // The first state_arrays() entries are used. They are float (fp32, split), bf16, or 8-bit codes
+  // with one exponent per scale group in `scale`.
   void* state[2] = {nullptr, nullptr};
   std::uint8_t* scale[2] = {nullptr, nullptr};
   const void* gradient = nullptr;
   DType gradient_type = DType::kF32;
   void* weight = nullptr;  // the model weight: the new master, rounded to nearest even; null: none
-  DType weight_type = DType::kF32;  // a gradient of 16 bits comes with a weight of its type
+  DType weight_type = DType::kF32;  // a 16-bit gradient comes with a weight of its type
   StateLayout layout = StateLayout::kFp32;
   // The first element's position in the model, on which stochastic rounding depends.
   std::uint64_t position = 0;
-  UpdateSource from;  // never written: an update out of place can be dropped, or done again
+  UpdateSource from;  // never written, so an update out of place can be dropped or redone
 
   /// Whether the weight is the upper half of each master.
   [[nodiscard]] bool weight_is_half() const noexcept {
@@ -86,8 +89,8 @@ struct UpdateBuffers {
 
 /// Updates the elements [begin, end). Any thread; disjoint ranges may run at the same time, also
 /// adjacent ones. Another thread may read the written weights after the usual synchronisation
-/// (non-temporal stores are fenced here). kInt8: `begin` is a multiple of kScaleGroup, `end` too or
-/// the shard's end (the rest of its scale group is padding).
+/// (non-temporal stores are fenced here). With kInt8, `begin` is a multiple of kScaleGroup, and so
+/// is `end`, unless it is the shard's end (the rest of its scale group is padding).
 void apply_update(const UpdateStep& step, const UpdateBuffers& buffers, std::size_t begin,
                   std::size_t end);
 

@@ -1,8 +1,8 @@
 // actors/kernels/update/packed-inl.hpp — vectors of split masters, of bf16 moments and of 8-bit
 // codes, and the random bits of their rounding; state_layout.hpp says what the bits mean. Compiled
 // once per SIMD target, and for one lane.
-// Invariant: integer operations and exact floating-point ones only, lane by lane, so no result
-// depends on the width.
+// Invariant: all operations are integer or exact, and work lane by lane, so no result depends on
+// the width.
 #if defined(TANDEM_ACTORS_KERNELS_PACKED_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_PACKED_INL
 #undef TANDEM_ACTORS_KERNELS_PACKED_INL
@@ -31,7 +31,8 @@ inline constexpr std::uint32_t kSignBit = 0x80000000;
 inline constexpr std::uint32_t kMagnitude = 0x7fffffff;
 inline constexpr std::uint32_t kInfinity = 0x7f800000;
 
-/// Magnitudes are below 2^31: their order as signed numbers is theirs.
+/// Returns where `magnitude` is above `limit`. Magnitudes are below 2^31, so they are compared as
+/// signed numbers.
 HWY_INLINE hn::Mask<U32> above(VU32 magnitude, std::uint32_t limit) {
   const I32 di;
   return hn::RebindMask(
@@ -40,7 +41,7 @@ HWY_INLINE hn::Mask<U32> above(VU32 magnitude, std::uint32_t limit) {
 
 // --- split masters
 
-/// A master's bits as they are split: those of a NaN are quiet and have no remainder.
+/// Returns the bits of a master that are split. A NaN becomes quiet and has no remainder.
 HWY_INLINE VU32 bits_to_split(VF32 master) {
   const U32 d;
   const auto bits = hn::BitCast(d, master);
@@ -48,15 +49,16 @@ HWY_INLINE VU32 bits_to_split(VF32 master) {
   return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(master)), quiet, bits);
 }
 
-/// Where a master lies in the middle of two weights.
+/// Returns where a master lies halfway between two weights and the lower one is even, so that it is
+/// rounded down.
 HWY_INLINE hn::Mask<U32> is_tie(VU32 bits) {
   const U32 d;
   return hn::Eq(hn::And(bits, hn::Set(d, 0x1ffff)), hn::Set(d, 0x8000));
 }
 
-/// The upper half of `sum` is the bf16 weight, as to_bits() rounds it, the lower half of `bits` the
-/// remainder. Returns where that is a tie, 0x8000, behind a weight that was rounded down. (Vectors
-/// of some targets can't be members, so they are not returned as one.)
+/// Sets the upper half of `sum` to the bf16 weight, rounded as to_bits() does; the lower half of
+/// `bits` is the remainder. Returns where the remainder is a tie (0x8000) whose weight was rounded
+/// down. (Vectors of some targets cannot be members, so there is no struct of results.)
 HWY_INLINE hn::Mask<U32> split_bits(VU32 bits, VU32& sum) {
   const U32 d;
   const auto tie = is_tie(bits);
@@ -64,7 +66,8 @@ HWY_INLINE hn::Mask<U32> split_bits(VU32 bits, VU32& sum) {
   return tie;
 }
 
-/// The same, but a tie is changed by one unit instead of being stored; `bits` gets the remainder.
+/// As split_bits(), but changes such a tie by one unit instead of returning it. `bits` gets the
+/// remainder.
 HWY_INLINE void split_bits_near(VU32& bits, VU32& sum) {
   const U32 d;
   const auto tie = is_tie(bits);
@@ -72,18 +75,18 @@ HWY_INLINE void split_bits_near(VU32& bits, VU32& sum) {
   sum = hn::Add(bits, hn::Set(d, 0x8000));
 }
 
-/// The number that join_master() adds: takes the remainder's sign back, 0x10000 more where a tie
-/// was.
+/// The number that join_master() adds where there is no tie, to undo the offset of the remainder's
+/// sign. Where there is a tie, the number is 0x10000 greater.
 inline constexpr std::uint32_t kNoTie = 0xffff8000;
 
-/// The master behind a weight and its remainder, a number with a sign.
+/// Returns the master of a weight (upper half of `halves`) and its signed remainder (lower half).
 HWY_INLINE VF32 join_master(VU32 halves, VU32 ties) {
   const U32 d;
   return hn::BitCast(F32(), hn::Add(hn::Xor(halves, hn::Set(d, 0x8000)), ties));
 }
 
 /// Take the ties of a split master out of the sign of the moment that stores them, and put them
-/// back.
+/// back. The first returns join_master()'s `ties`.
 HWY_INLINE VU32 take_ties(VF32& moment) {
   const U32 d;
   const auto ties = hn::BitCast(d, hn::BroadcastSignBit(hn::BitCast(I32(), moment)));
@@ -113,9 +116,9 @@ struct RoundingBits {
     moved.first += static_cast<std::uint32_t>(elements) * kStep;
     return moved;
   }
-  /// The bits for the elements from `i` on, counted from the position.
+  /// Returns the bits for the elements from `i` on, counted from the position.
   [[nodiscard]] HWY_INLINE VU32 at(std::size_t i) const { return mixed_bits(U32(), unmixed(i)); }
-  /// The numbers that they are mixed of, for next() to walk on.
+  /// Returns the numbers that are mixed to give those bits; next() continues from them.
   [[nodiscard]] HWY_INLINE VU32 unmixed(std::size_t i) const {
     const U32 d;
     const std::uint32_t scalar = first + static_cast<std::uint32_t>(i) * kStep;
@@ -130,7 +133,7 @@ struct RoundingBits {
   }
 };
 
-/// The 16 of them that belong to a state array.
+/// Returns the 16 random bits that belong to a state array.
 template <std::size_t kArray>
 HWY_INLINE VU32 bits_of_array(VU32 rounding_bits) {
   if constexpr (kArray == 0) {
@@ -145,9 +148,9 @@ HWY_INLINE VU32 bits_of_array(VU32 rounding_bits) {
 /// Bits of the greatest magnitude that is rounded: bf16's greatest number is the next one.
 inline constexpr std::uint32_t kGreatestRounded = 0x7f7effff;
 
-/// fp32 -> bf16 bits in the upper halves, rounded up with a probability equal to the fraction that
-/// is cut off. From bf16's greatest number on nothing is rounded: no number becomes infinity;
-/// infinity and NaN (quiet, as arithmetic leaves it) stay.
+/// Converts fp32 to bf16 bits in the upper halves, rounded up with a probability equal to the
+/// fraction that is cut off. From bf16's greatest number on nothing is rounded, so no number
+/// becomes infinity, and infinity and NaN (quiet, as arithmetic leaves it) stay.
 HWY_INLINE VU32 round_to_bf16(VF32 value, VU32 random16) {
   const U32 d;
   const auto bits = hn::BitCast(d, value);
@@ -163,20 +166,21 @@ HWY_INLINE VU32 round_to_bf16_above_zero(VF32 value, VU32 random16) {
   return hn::Max(round_to_bf16(value, random16), least);
 }
 
-// --- 8-bit codes: the upper bits of an fp32 magnitude, counted from the block's least binade
+// --- 8-bit codes: the upper bits of an fp32 magnitude, counted from the group's least binade
 
-/// kSigned: 1 sign, 4 of exponent, 3 magnitude; else 5 and 3.
+/// If kSigned, a code has 1 bit of sign, 4 of exponent and 3 of mantissa; else 5 of exponent and 3
+/// of mantissa.
 template <bool kSigned>
 struct Code {
   static constexpr std::uint32_t kBinades = kSigned ? 16 : 32;
   static constexpr std::int32_t kGreatest = kSigned ? 127 : 255;
 
-  /// The value that the code 0 would be, in steps of 2^20 of fp32's bits.
+  /// Returns the value that the code 0 would stand for, in steps of 2^20 of fp32's bits.
   static HWY_INLINE std::uint32_t base(std::uint8_t scale) {
     return scale < kBinades ? 0 : (scale + 1 - kBinades) * 8;
   }
 
-  /// The exponent of a block whose greatest magnitude has these bits.
+  /// Returns the exponent of a scale group whose greatest magnitude has the bits `greatest`.
   static HWY_INLINE std::uint8_t scale(std::uint32_t greatest) {
     if (greatest >= kInfinity) {
       return 255;
@@ -186,8 +190,8 @@ struct Code {
     return static_cast<std::uint8_t>(exponent > 254 ? 254 : exponent);
   }
 
-  /// Whether every magnitude from `least` on, in a scale group with this exponent, has an ordinary
-  /// code: neither below the code 1 nor above the greatest.
+  /// Returns whether every magnitude from `least` on, in a scale group with this exponent, has an
+  /// ordinary code: neither below the code 1 nor above the greatest.
   static HWY_INLINE bool is_ordinary(std::uint8_t scale, std::uint32_t least) {
     return scale < 254 && least >= (base(scale) + 1) << 20;
   }
@@ -211,9 +215,9 @@ struct Code {
     return hn::BitCast(F32(), hn::IfThenElse(is_zero, bits, hn::Add(bits, first)));
   }
 
-  /// Returns the code, rounded up with a probability equal to the fraction that is cut off. Below
-  /// the code 1: if signed, 1 or 0 by the same rule; else 1, unless the value is 0. kOrdinary:
-  /// is_ordinary() was true.
+  /// Returns the code, rounded up with a probability equal to the fraction that is cut off. A value
+  /// below the code 1 becomes, if kSigned, 1 or 0 by the same rule; else 1, unless the value is 0.
+  /// kOrdinary: is_ordinary() was true.
   template <bool kOrdinary>
   static HWY_INLINE VU32 of(VF32 value, VU32 random16, std::uint8_t scale) {
     const F32 df;

@@ -1,6 +1,6 @@
 // actors/kernels/update/pairs-inl.hpp — vectors of 16-bit numbers in memory as two vectors of
 // 32-bit ones; compiled once per SIMD target.
-// Invariant: bits are moved, no number changes.
+// Invariant: bits are only moved; no number changes.
 #if defined(TANDEM_ACTORS_KERNELS_PAIRS_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_PAIRS_INL
 #undef TANDEM_ACTORS_KERNELS_PAIRS_INL
@@ -16,8 +16,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace tandem::HWY_NAMESPACE {
 
-// Two vectors fill one of 16-bit numbers, which saves most of the shifts and shuffles of one at a
-// time.
+// Two vectors of 32-bit numbers fill one vector of 16-bit numbers. Handling them together saves
+// most of the shifts and shuffles.
 
 template <bool kStream, class D16>
 HWY_INLINE void store_words(hn::Vec<D16> words, D16 d16, std::uint16_t* to) {
@@ -28,7 +28,7 @@ HWY_INLINE void store_words(hn::Vec<D16> words, D16 d16, std::uint16_t* to) {
   }
 }
 
-/// The upper halves of the lanes of `a`, then of `b`.
+/// Stores the upper halves of the lanes of `a`, then those of `b`.
 template <bool kStream>
 HWY_INLINE void store_upper(VU32 a, VU32 b, std::uint16_t* to) {
   const hn::Repartition<std::uint16_t, U32> d;
@@ -41,8 +41,8 @@ HWY_INLINE void store_lower(VU32 a, VU32 b, std::uint16_t* to) {
   store_words<kStream>(hn::ConcatEven(d, hn::BitCast(d, b), hn::BitCast(d, a)), d, to);
 }
 
-/// bits_to_split() of two vectors. NaNs are rare, so they are looked for in both at once: the sum
-/// of infinities of both signs, which is one, too, only takes the longer way.
+/// bits_to_split() for two vectors. NaNs are rare, so both vectors are checked at once, by their
+/// sum. Infinities of opposite signs also give a NaN; then the longer way gives the same bits.
 HWY_INLINE void bits_to_split(VF32 a, VF32 b, VU32& bits_a, VU32& bits_b) {
   const U32 d;
   const F32 df;
@@ -63,7 +63,7 @@ HWY_INLINE void load_pair(const float* from, VF32& a, VF32& b) {
 
 #if HWY_TARGET == HWY_AVX3
 
-/// Words of two vectors, the second one's from 32 on: `low` and `high` in turns.
+/// Indices that interleave the words of two vectors, `low` (0 to 31) and `high` (32 to 63).
 alignas(64) inline constexpr std::uint16_t kFirstHalf[32] = {
     0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
@@ -87,7 +87,7 @@ HWY_INLINE void load_halves(const Bf16Bits* high, const std::uint16_t* low, VU32
   interleave(_mm512_loadu_si512(low), _mm512_loadu_si512(high), a, b);
 }
 
-/// The weight above its remainder, a number with a sign.
+/// Joins weights with their signed remainders; there are no ties.
 HWY_INLINE void load_masters(const Bf16Bits* high, const std::uint16_t* low, VF32& a, VF32& b) {
   const __m512i remainder = _mm512_loadu_si512(low);
   VU32 x, y;
@@ -105,7 +105,7 @@ HWY_INLINE void load_pair(const Bf16Bits* from, VF32& a, VF32& b) {
   b = load_f32(d, from + hn::Lanes(d));
 }
 
-/// Each lane a weight above its remainder.
+/// Each lane gets a weight in its upper half and the remainder in its lower half.
 HWY_INLINE void load_halves(const Bf16Bits* high, const std::uint16_t* low, VU32& a, VU32& b) {
   const U32 d;
   const std::size_t lanes = hn::Lanes(d);

@@ -3,7 +3,7 @@
 //
 // An element's 32 random bits are computed from a key and the lower half of its position in the
 // model (packed-inl.hpp); the key contains the upper half, the seed and the step.
-// Invariant: chunks, ranks and processors change no bit.
+// Invariant: the bits do not depend on chunks, ranks or processors.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-/// A bijection of 64 bits that leaves no pattern standing (splitmix64's).
+/// Returns splitmix64's bijection of 64 bits, which leaves no pattern of `x` visible.
 inline std::uint64_t mixed(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15U;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9U;
@@ -20,8 +20,8 @@ inline std::uint64_t mixed(std::uint64_t x) {
   return x ^ x >> 31;
 }
 
-/// Calls each(key, first, count) for the parts of [begin, end) with the same key; `position`: that
-/// of element 0.
+/// Calls each(key, first, count) for each part of [begin, end) whose elements have the same key.
+/// `position` is the position of element 0.
 template <class Each>
 void for_rounding_keys(std::uint64_t rounding_bits, std::uint64_t position, std::size_t begin,
                        std::size_t end, Each each) {

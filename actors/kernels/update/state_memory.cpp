@@ -1,4 +1,4 @@
-// actors/kernels/update/state_memory.cpp — one element at a time: these run
+// actors/kernels/update/state_memory.cpp — converts one element at a time, because it runs only
 // when weights are loaded or saved.
 #include "actors/kernels/update/state_memory.hpp"
 

@@ -2,8 +2,9 @@
 // and their conversion from and to fp32, for the code that allocates, plans, loads and saves them.
 // state_layout.hpp says what the bits mean.
 //
-// Invariant: reading after writing returns the same values if the layout is exact, and for moments
-// in any layout if the values came from a read; so a checkpoint in fp32 resumes bit by bit.
+// Invariant: a read after a write returns the same values if the layout is exact; for moments it
+// does so in any layout if the written values came from a read. So a run resumes bit by bit from a
+// checkpoint in fp32.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +35,7 @@ struct StateSizes {
   std::size_t state[2] = {0, 0};
   std::size_t scale[2] = {0, 0};
 
-  /// Each array begins at a multiple of `alignment`.
+  /// Returns the bytes of all arrays if each begins at a multiple of `alignment`.
   [[nodiscard]] std::size_t total(std::size_t alignment = kStateAlignment) const noexcept;
 };
 
@@ -45,27 +46,28 @@ struct StateSizes {
 [[nodiscard]] std::size_t state_bytes(StateLayout layout, const UpdateConfig& config, DType weight,
                                       std::size_t elements) noexcept;
 
-/// Points layout, master, state and scale of `buffers` into `memory`:
-/// state_sizes(...).total(alignment) bytes, so aligned, zeroed (zeros are the moments' beginning).
-/// Where weights are fp32 the master is the caller's and is left alone.
+/// Sets the layout of `buffers`, and points master, state and scale into `memory`:
+/// state_sizes(...).total(alignment) zeroed bytes with that alignment (moments begin as zeros). If
+/// weights are fp32, the master belongs to the caller and is not changed.
 void place_state(UpdateBuffers& buffers, StateLayout layout, const UpdateConfig& config,
                  DType weight, std::size_t elements, std::byte* memory,
                  std::size_t alignment = kStateAlignment) noexcept;
 
-/// Returns these buffers as the source of an update that writes another set.
+/// Returns these buffers as the source of an update that writes other buffers.
 [[nodiscard]] UpdateSource source_of(const UpdateBuffers& buffers) noexcept;
 
-// Elements [begin, end) of a shard; values[0] is of `begin`. Any thread; no update of them may run.
-// A split master's ties are stored in state[0] or, if there are two arrays, in state[1].
-// write_state() keeps them, so master and state may be written in any order.
+// These functions handle the elements [begin, end) of a shard; values[0] belongs to element
+// `begin`. Any thread; no update of these elements may run. A split master's ties are stored in
+// state[0] or, if there are two arrays, in state[1]. write_state() keeps them, so master and state
+// may be written in any order.
 
 /// Sets the master, and the weight that is cast from it.
 void write_master(const UpdateBuffers& buffers, const float* values, std::size_t begin,
                   std::size_t end);
 void read_master(const UpdateBuffers& buffers, float* values, std::size_t begin, std::size_t end);
 
-/// Sets a moment, rounded to nearest. kInt8: `begin` is a multiple of kScaleGroup, `end` too or the
-/// shard's end.
+/// Sets a moment, rounded to nearest. With kInt8, `begin` is a multiple of kScaleGroup, and so is
+/// `end`, unless it is the shard's end.
 void write_state(const UpdateBuffers& buffers, std::size_t array, const float* values,
                  std::size_t begin, std::size_t end);
 void read_state(const UpdateBuffers& buffers, std::size_t array, float* values, std::size_t begin,

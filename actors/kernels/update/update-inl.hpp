@@ -1,7 +1,7 @@
 // actors/kernels/update/update-inl.hpp — the update loop that all optimizers share: load, unscale
 // and clip, the optimizer's rule, store, cast to the model weight; compiled once per SIMD target.
 //
-// Included by the rules' sources after hwy/highway.h and hwy/cache_control.h, inside their
+// The rules' sources include this file after hwy/highway.h and hwy/cache_control.h, inside their
 // foreach_target passes (hence no #pragma once). A rule is a struct of constants with
 //   static constexpr std::size_t kStates;     state arrays it reads and writes, 0 to 2
 //   float gradient_scale() const;
@@ -43,9 +43,9 @@ struct UpdateArrays {
 
 struct NoWeight {};
 
-/// Which stores are non-temporal. Such stores do not read a line that is only written, and need
-/// whole, aligned vectors. They are used for the weight always, for master and state if they are
-/// not updated in place. kState: the master is updated in place.
+/// The arrays whose stores are non-temporal. Such stores do not read a line that is only written,
+/// and need whole, aligned vectors. They are used for the weight always, and for master and state
+/// if they are not updated in place. kState: the state, while the master is updated in place.
 enum class Stream : std::uint8_t { kNone, kWeight, kState, kAll };
 
 template <bool kStream>
@@ -57,7 +57,8 @@ HWY_INLINE void put(F32 d, VF32 value, float* to) {
   }
 }
 
-/// One vector of elements; returns the new master, which the caller casts to the model weight.
+/// Updates one vector of elements. Returns the new master, which the caller casts to the model
+/// weight.
 template <Stream kStream, class Rule, class Gradient, class Weight>
 HWY_INLINE VF32 update_vector(const Rule& rule, const UpdateArrays<Gradient, Weight>& a,
                               std::size_t i) {
@@ -85,9 +86,9 @@ HWY_INLINE VF32 update_vector(const Rule& rule, const UpdateArrays<Gradient, Wei
   return updated;
 }
 
-/// The last elements of a range, fewer than a vector: through copies on the stack, so that nothing
-/// beyond the range is read or written (a neighbour thread may own it) and the arithmetic is that
-/// of the full vectors.
+/// Updates the last elements of a range, fewer than a vector, through copies on the stack. So
+/// nothing beyond the range is read or written (another thread may own it), and the arithmetic is
+/// that of full vectors.
 template <class Rule, class Gradient, class Weight>
 void update_tail(const Rule& rule, const UpdateArrays<Gradient, Weight>& a, std::size_t begin,
                  std::size_t count) {
@@ -153,7 +154,7 @@ HWY_INLINE bool aligned(const void* array) {
   return reinterpret_cast<std::uintptr_t>(array) % 64 == 0;
 }
 
-/// Whether every array of state differs from its source and is aligned.
+/// Returns whether every array of state differs from its source and is aligned.
 template <class Rule, class Gradient, class Weight>
 bool streams_state(const UpdateArrays<Gradient, Weight>& a) {
   bool all = true;
@@ -208,8 +209,8 @@ void update_typed_gradient(const Rule& rule, const UpdateBuffers& b, std::size_t
   }
 }
 
-/// Updates `count` elements from `begin` on by the rule. Nothing is rounded stochastically: only
-/// the other layouts' loops use the third argument.
+/// Updates `count` elements from `begin` on by the rule. Nothing is rounded stochastically; only
+/// the loops of other layouts use the rounding bits.
 template <class Rule>
 void update_elements(const Rule& rule, std::uint32_t /*rounding_bits*/, const UpdateBuffers& b,
                      std::size_t begin, std::size_t count) {

@@ -56,7 +56,8 @@ struct BlockArrays {
   }
 };
 
-/// Loads, updates and stores master and weight of two vectors; the moments are those of `s0`, `s1`.
+/// Loads, updates and stores master and weight of two vectors, and updates their moments `s0` and
+/// `s1`.
 template <class Rule, class P>
 HWY_INLINE void block_pair(const Rule& rule, const BlockArrays<P>& a, std::size_t i, VF32& s0a,
                            VF32& s0b, VF32& s1a, VF32& s1b) {
@@ -84,8 +85,8 @@ HWY_INLINE void block_pair(const Rule& rule, const BlockArrays<P>& a, std::size_
   }
 }
 
-/// Bits of the greatest and the least magnitude so far. Not kSigned: only a NaN has a sign, and its
-/// bits are then above infinity's.
+/// Updates the bits of the greatest and the least magnitude so far. If not kSigned, only a NaN can
+/// have a sign, and its bits are then above infinity's.
 template <bool kSigned>
 HWY_INLINE void note_magnitude(VF32 value, VU32& greatest, VU32& least) {
   const U32 d;
@@ -109,7 +110,7 @@ HWY_INLINE void greatest_of_blocks(D d, hn::Vec<D> v, std::uint32_t* to) {
   }
 }
 
-/// Reduces the lanes of all four at once; a least value is the complement of the greatest
+/// Reduces the lanes of all four vectors at once. A least value is the complement of the greatest
 /// complement.
 HWY_INLINE void reduce_range(VU32 greatest0, VU32 least0, VU32 greatest1, VU32 least1,
                              BlockRange& range) {
@@ -129,7 +130,7 @@ HWY_INLINE void reduce_range(VU32 greatest0, VU32 least0, VU32 greatest1, VU32 l
 }
 
 /// Writes the codes of a group's new moments, given their exponents. kOrdinary: no code is at an
-/// end of its range, which is nearly always so; gives the same codes with half the work.
+/// end of its range. That is nearly always so, and gives the same codes with half the work.
 template <bool kOrdinary, class Rule, class P>
 HWY_INLINE void store_codes(const float (&moments)[2][kScaleGroup], const BlockArrays<P>& a,
                             const std::uint8_t (&scales)[2], const RoundingBits rounding_bits) {
@@ -154,7 +155,7 @@ HWY_INLINE void store_codes(const float (&moments)[2][kScaleGroup], const BlockA
   }
 }
 
-/// Updates a whole group, whose elements the rounding key counts from 0.
+/// Updates a whole group. `rounding_bits` counts its elements from 0.
 template <class Rule, class P>
 void update_block(const Rule& shared, const BlockArrays<P>& shared_arrays,
                   const RoundingBits rounding_bits) {

@@ -3,7 +3,7 @@
 // layouts of the SIMD update loops, so it has their bits.
 //
 // The host chooses the compiled variant (carry_out_pass); a Launch decides how threads share the
-// elements. So a test can run all of a GPU's pass except the indices on the CPU.
+// elements. So a test can run all of a GPU's pass on the CPU, except for the indices.
 // Invariant: nothing beyond a range is read or written.
 #pragma once
 
@@ -13,7 +13,7 @@
 #include <variant>
 
 // clang-format off
-#include "actors/kernels/update/one_lane-inl.hpp"  // before those that are made of it
+#include "actors/kernels/update/one_lane-inl.hpp"  // before the files that use it
 // clang-format on
 #include "actors/kernels/optimizers/rules-inl.hpp"
 #include "actors/kernels/update/packed-inl.hpp"
@@ -63,7 +63,7 @@ HWY_INLINE void store_moment(VF32 value, VU32 rounding_bits, Bf16Bits* to) {
   to->bits = static_cast<std::uint16_t>(rounded.value >> 16);
 }
 
-/// The master of an element, and the model weight kept before it is overwritten.
+/// Returns the master of an element. First copies the model weight to the backup, if there is one.
 template <bool kSplit>
 HWY_INLINE VF32 take_master(const PassBuffers& pass, std::size_t i, VU32 ties) {
   const UpdateBuffers& b = pass.buffers;
@@ -83,8 +83,8 @@ HWY_INLINE VF32 take_master(const PassBuffers& pass, std::size_t i, VU32 ties) {
   }
 }
 
-/// Writes the new master and the weight that is cast from it. Returns where the tie of a split one
-/// was rounded down.
+/// Writes the new master and the weight that is cast from it. If `keeps_ties`, returns where a
+/// split master is a tie that was rounded down.
 template <bool kSplit>
 HWY_INLINE hn::Mask<U32> put_master(const PassBuffers& pass, std::size_t i, VF32 master,
                                     bool keeps_ties) {
@@ -109,8 +109,8 @@ HWY_INLINE hn::Mask<U32> put_master(const PassBuffers& pass, std::size_t i, VF32
   return tie;
 }
 
-/// An element in the layouts fp32, split and bf16. `rounding_bits` counts from the range's first
-/// element, number `first`.
+/// Updates an element in the layouts fp32, split and bf16. `rounding_bits` counts from the range's
+/// first element, number `first`.
 template <class Rule, class Moment, bool kSplit>
 HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass,
                                RoundingBits rounding_bits, std::size_t first, std::size_t i) {
@@ -146,10 +146,10 @@ HWY_INLINE void update_element(const Rule& rule, const PassBuffers& pass,
   }
 }
 
-/// Updates the scale group of 8-bit state that begins at element `begin`, whose elements the
-/// rounding key counts from 0; `count` of them exist, missing ones count as 0. A Team has
-/// kScaleGroup elements: each member has the kElements ones first() + k * kMembers; greatest()
-/// waits for all members and returns their greatest number.
+/// Updates the scale group of 8-bit state that begins at element `begin`; `rounding_bits` counts
+/// its elements from 0. `count` of the elements exist; missing ones count as 0. A Team shares the
+/// kScaleGroup elements: each of its members has the kElements elements first() + k * kMembers.
+/// greatest() waits for all members and returns the greatest of their numbers.
 template <class Rule, bool kSplit, class Team>
 HWY_INLINE void update_block(const Rule& rule, const PassBuffers& pass, RoundingBits rounding_bits,
                              std::size_t begin, std::size_t count, Team team) {
@@ -242,14 +242,14 @@ HWY_INLINE void restore_element(const Restored& restored, std::size_t i) {
   }
 }
 
-// --- what is compiled for which optimizer and layout. A Launch takes the elements
+// --- the variants that are compiled for optimizers and layouts. A Launch takes the elements
 //     [first, first + count):
 //   elements<Rule, Moment, kSplit>(rule, pass, rounding_bits, first, count)
 //   blocks<Rule, kSplit>(rule, pass, rounding_bits, first, count)
-//                                        whole blocks, but for the shard's last one
+//                                        whole groups, except for the shard's last one
 //   restore(restored, first, count)
 
-/// In place, an array and its source are the same.
+/// Sets each source that is null to the array itself, which is then updated in place.
 inline void fill_sources(UpdateBuffers& b) {
   const auto fill = [](const auto*& from, const auto* array) {
     from = from == nullptr ? array : from;
@@ -262,7 +262,7 @@ inline void fill_sources(UpdateBuffers& b) {
   }
 }
 
-/// The pass over one range; the layouts that supports() knows.
+/// Runs the pass over one range, in the layouts that supports() allows.
 template <class Launch>
 struct RangeOfPass {
   const PassBuffers& pass;
@@ -313,7 +313,7 @@ struct RangeOfPass {
   }
 };
 
-/// run_update_pass() by way of `launch`. Host only.
+/// Does what run_update_pass() does, through `launch`. Host only.
 template <class Launch>
 void carry_out_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
                     std::size_t begin, std::size_t end, Launch& launch) {

@@ -9,8 +9,9 @@
 
 namespace tandem::detail {
 
-/// Updates elements [begin, begin + count). `rounding_bits`: of seed, step and the position's upper
-/// half, for stochastic rounding; the range doesn't reach over a multiple of 2^32 positions.
+/// Updates elements [begin, begin + count). `rounding_bits` is the key of stochastic rounding, made
+/// of seed, step and the position's upper half. The range does not cross a multiple of 2^32
+/// positions.
 template <class Step, StateLayout kLayout>
 void update_kernel(const Step& step, std::uint32_t rounding_bits, const UpdateBuffers& buffers,
                    std::size_t begin, std::size_t count);

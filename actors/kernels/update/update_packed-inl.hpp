@@ -1,8 +1,8 @@
 // actors/kernels/update/update_packed-inl.hpp — the update loop for split masters and for bf16
 // moments; compiled once per SIMD target.
 //
-// Invariants as in update-inl.hpp. Between load and store the arithmetic is that of fp32, operation
-// by operation.
+// Invariants as in update-inl.hpp. Between load and store the arithmetic is the same as with fp32
+// state, operation by operation.
 #if defined(TANDEM_ACTORS_KERNELS_UPDATE_PACKED_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_UPDATE_PACKED_INL
 #undef TANDEM_ACTORS_KERNELS_UPDATE_PACKED_INL
@@ -61,7 +61,7 @@ HWY_INLINE void store_moments(VF32 a, VF32 b, VU32 rounding_a, VU32 rounding_b, 
   const auto first = bits_of_array<kArray>(rounding_a);
   const auto second = bits_of_array<kArray>(rounding_b);
   if constexpr (kArray == 1) {  // of two moments the second is a mean of squares
-    // Nearly always all of them lie where both rules of rounding only add.
+    // Nearly always all values lie where both rounding rules only add the random bits.
     const U32 d;
     const auto bits_a = hn::BitCast(d, a), bits_b = hn::BitCast(d, b);
     const auto apart = hn::Or(hn::Gt(hn::Max(bits_a, bits_b), hn::Set(d, kGreatestRounded)),
@@ -77,7 +77,7 @@ HWY_INLINE void store_moments(VF32 a, VF32 b, VU32 rounding_a, VU32 rounding_b, 
   }
 }
 
-/// Two vectors of elements.
+/// Updates two vectors of elements.
 template <bool kStream, class Rule, class P>
 HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::size_t i,
                             VU32 rounding_a, VU32 rounding_b) {
@@ -130,8 +130,8 @@ HWY_INLINE void packed_pair(const Rule& rule, const PackedArrays<P>& a, std::siz
   }
 }
 
-/// The last elements, fewer than two vectors, through copies on the stack: nothing beyond the range
-/// is read or written.
+/// Updates the last elements, fewer than two vectors, through copies on the stack, so that nothing
+/// beyond the range is read or written.
 template <class Rule, class P>
 void packed_tail(const Rule& rule, const PackedArrays<P>& a, std::size_t begin, std::size_t count,
                  VU32 rounding_a, VU32 rounding_b) {
@@ -189,8 +189,8 @@ void packed_range(const Rule& shared, const PackedArrays<P>& shared_arrays,
   }
 }
 
-/// Whether master and state differ from their sources and are aligned, as non-temporal stores need:
-/// in place these would write lines that the loads have just cached.
+/// Returns whether master and state differ from their sources and are aligned, as non-temporal
+/// stores need. In place, such stores would write lines that the loads have just cached.
 template <class Rule, class P>
 bool streams(const PackedArrays<P>& a) {
   const auto apart = [](const void* to, const void* from) {
@@ -227,7 +227,7 @@ void update_packed_as(const Rule& rule, std::uint32_t key, const UpdateBuffers& 
   }
 }
 
-/// Updates `count` elements from `begin` on by the rule, their moments in `Moment`.
+/// Updates `count` elements from `begin` on by the rule; moments have the type Moment.
 template <class Moment, class Rule>
 void update_packed_elements(const Rule& rule, std::uint32_t key, const UpdateBuffers& b,
                             std::size_t begin, std::size_t count) {

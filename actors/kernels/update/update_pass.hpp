@@ -1,11 +1,11 @@
 // actors/kernels/update/update_pass.hpp — the passes over a unit's shard: an update in place, a
-// speculative one, its redo and its rollback.
+// speculative update, its redo and its rollback.
 //
 // An update before the verdict (are gradients finite, is the norm within the limit) must not
 // overwrite its inputs. So moments, and a master that is not itself the weight, are written to a
 // shadow of the same size, and a commit swaps the two. The model weight is written in place; if it
 // is the master (fp32) or half of it (split masters), the old weight is first copied to the shadow.
-// So no pass copies state that it does not read anyway, and no formula is inverted:
+// So a pass copies only state that it reads anyway, and no formula is inverted:
 //   speculative   home -> shadow, the weight in place; committed by swapping the pointers, or
 //                 followed by
 //   redo          the same update with other constants, from the old state, in place, or by
@@ -24,13 +24,13 @@
 
 namespace tandem {
 
-/// Memory for a speculative update, with the unit's number of elements in each array. Nulls: the
-/// unit has no shadow.
+/// Memory for a speculative update; each array has the unit's number of elements. If all are null,
+/// the unit has no shadow.
 struct UpdateShadow {
-  void* master = nullptr;  // the next master; where the weight is the master, the one before
+  void* master = nullptr;  // the next master; the old one if the weight is the master
   void* state[2] = {nullptr, nullptr};
   std::uint8_t* scale[2] = {nullptr, nullptr};  // with 8-bit state
-  void* weight = nullptr;                       // where it is half of the master: the one before
+  void* weight = nullptr;                       // the old weight, if it is half of the master
 };
 
 /// Elements of a shard that belong to one parameter group.
@@ -44,12 +44,12 @@ struct UpdateRange {
 struct UpdatedUnit {
   UpdateBuffers buffers;
   UpdateShadow shadow;
-  std::vector<UpdateRange> ranges;  // ascending; what lies in none is never written
+  std::vector<UpdateRange> ranges;  // ascending; elements outside of them are never written
 
   [[nodiscard]] bool has_shadow() const noexcept { return shadow.master != nullptr; }
-  /// Whether the model weight is the master (fp32).
+  /// Returns whether the model weight is the master (fp32).
   [[nodiscard]] bool weight_is_master() const noexcept { return buffers.weight == nullptr; }
-  /// Whether the old model weight is backed up, because it is a part of the state.
+  /// Returns whether the old model weight is backed up, because it is a part of the state.
   [[nodiscard]] bool backs_up_weight() const noexcept {
     return weight_is_master() || buffers.weight_is_half();
   }
@@ -72,11 +72,11 @@ enum class UpdatePass : std::uint8_t { kInPlace, kSpeculative, kRedo, kRollback 
 /// How a pass uses one array of a unit.
 struct ArrayUse {
   std::size_t entry_bytes = 0;
-  std::size_t entry_elements = 1;  // that share an entry
+  std::size_t entry_elements = 1;  // number of elements that share an entry
   bool read = false;
   bool written = false;
 
-  /// Returns the bytes up to the entry of that element.
+  /// Returns the bytes of the entries for the first `elements` elements.
   [[nodiscard]] std::size_t bytes_of(std::size_t elements) const noexcept {
     return (elements + entry_elements - 1) / entry_elements * entry_bytes;
   }
@@ -87,8 +87,8 @@ struct ArrayUse {
   return layout == StateLayout::kInt8 ? 1 : layout == StateLayout::kBf16 ? 2 : sizeof(float);
 }
 
-/// Calls visit(T*& array, ArrayUse) for each array that a unit may have, also null ones: for
-/// runners that copy arrays to other memory.
+/// Calls visit(T*& array, ArrayUse) for each array that a unit may have, including null ones.
+/// Runners that copy arrays to other memory use it.
 template <class Visit>
 void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   UpdateBuffers& home = unit.buffers;
@@ -96,7 +96,7 @@ void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   const bool speculative = pass == UpdatePass::kSpeculative;
   const bool rollback = pass == UpdatePass::kRollback;
   const bool redo = pass == UpdatePass::kRedo;
-  // of what a speculative pass writes to the shadow
+  // whether the pass writes at home the arrays that a speculative pass writes to the shadow
   const bool writes_home = !speculative && !rollback;
   const bool is_master = unit.weight_is_master();
   const bool is_half = home.weight_is_half();
@@ -121,11 +121,11 @@ void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   visit(shadow.weight, ArrayUse{weight, 1, is_half && (redo || rollback), is_half && speculative});
 }
 
-/// The buffers that a pass reads and writes; kRollback, which updates nothing, has none.
+/// The buffers that an updating pass reads and writes. kRollback updates nothing and does not use
+/// them.
 struct PassBuffers {
   UpdateBuffers buffers;
-  void* backup =
-      nullptr;  // takes the model weight before it is overwritten; null: it is not wanted
+  void* backup = nullptr;  // gets the model weight before it is overwritten; null: it is not kept
 
   PassBuffers(UpdatePass pass, const UpdatedUnit& unit) : buffers(unit.buffers) {
     if (pass == UpdatePass::kSpeculative) {
@@ -159,8 +159,9 @@ void visit_ranges(const std::vector<UpdateRange>& ranges, std::size_t begin, std
   }
 }
 
-/// Runs one pass over the elements [begin, end); kRedo and kRollback only after a speculative pass.
-/// `steps` by group; kRollback reads none. Any thread; disjoint ranges may run at the same time.
+/// Runs one pass over the elements [begin, end). kRedo and kRollback are allowed only after a
+/// speculative pass. `steps` is indexed by group; kRollback reads none. Any thread; disjoint ranges
+/// may run at the same time.
 void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep* steps,
                      std::size_t begin, std::size_t end);
 
