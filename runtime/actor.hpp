@@ -12,13 +12,13 @@
 // void on_close(), called last.
 // Its mailbox is bounded: MailboxOptions and `static constexpr WhenFull kWhenFull`
 // (mailbox_options.hpp) say how.
-// Its owner is a scope: scope.start<Self>(args...) makes it; the scope closes and joins it, also
-// during an exception. A caller that owns an actor closes it and joins its scope before its end.
-// Thread rule: made, started and destroyed on the loop's thread (or the owner's while the loop does
-// not run); destroy it after its scope was joined. close() from any thread. Messages sent before
-// start(), from any thread, wait.
+// A scope owns it: scope.start<Self>(args...) makes it; the scope closes and joins it, also during
+// an exception. A caller that owns an actor closes it and joins its scope before its end.
+// Thread rule: the loop's thread (or the owner's while the loop does not run) makes, starts and
+// destroys it; it is destroyed after its scope was joined. Any thread may call close(). Messages
+// that any thread sends before start() wait.
 // Cancel rule: close() refuses new messages and handles the accepted ones; a stop of the scope
-// drops those, too.
+// drops the accepted ones, too.
 //
 //   struct Counter : Actor<Counter, Add, Sum> {
 //     void handle(Add m) { sum += m.value; }   int handle(Sum) { return sum; }   int sum = 0;
@@ -48,10 +48,10 @@ class Children;
 
 namespace detail {
 void stop_children(Children& children) noexcept;
-/// The failure that a child of an unsupervised parent escalated; null: none.
+/// Returns the failure that a child of an unsupervised parent escalated; null if there is none.
 const TaskFailure* escalated(const Children& children) noexcept;
 
-/// The actor says how a message is merged into a waiting one.
+/// True if the actor defines how a message is merged into a waiting one.
 template <class Self, class M>
 concept Coalesces = requires(M& waiting, M&& newer) {
   { Self::coalesce(waiting, std::move(newer)) } -> std::same_as<bool>;
@@ -84,12 +84,12 @@ class Actor {
                               std::exchange(scope.starts_owned_, false), &Actor::pump, this);
   }
 
-  /// Refuses further messages; the accepted ones (and control messages until then) are handled,
-  /// then the actor ends. Any thread.
+  /// Refuses further messages. The actor handles the accepted ones, and control messages that come
+  /// meanwhile; then it ends. Any thread.
   void close() noexcept { mailbox_->close_from_any_thread(); }
   /// Returns the mailbox's fill level and the waiting times of messages. Any thread.
   [[nodiscard]] MailboxMetrics metrics() const noexcept { return mailbox_->metrics(); }
-  /// Whether depth_max and waiting times are measured from now on.
+  /// Sets whether depth_max and waiting times are measured from now on.
   void measure(bool on) noexcept { mailbox_->measure(on); }
 
   [[nodiscard]] const char* name() const noexcept { return mailbox_->name(); }
@@ -113,7 +113,7 @@ class Actor {
     }
   }
 
-  /// The scope it was started in; null before.
+  /// The scope that the actor was started in; valid only after start().
   [[nodiscard]] Scope& scope() const noexcept { return *scope_; }
   [[nodiscard]] EventLoop& loop() const noexcept { return scope_->loop(); }
 
@@ -133,7 +133,7 @@ class Actor {
   // A child may be stopped to be restarted, so its mailbox stays open until its parent has decided.
   void on_stop() noexcept { is_child_ ? mailbox_->halt() : mailbox_->stop(); }
 
-  // It dies because an exception passes.
+  // Called if the actor is destroyed while an exception passes.
   void give_up() noexcept {
     if (root_ != nullptr && !is_child_ && !mailbox_->ended()) {
       mailbox_->give_up(*scope_, *root_);
@@ -163,7 +163,7 @@ class Actor {
         }
         handling = envelope->type;
         const AsyncTraceSpan span(kAnyTask ? envelope->type->name : nullptr);
-        // One of the types is the message's: the handlers of all are tried in their order.
+        // Tries the message types in their order until one is the envelope's.
         bool found = false;
         do {
           found = ((envelope->type != &detail::kMessageType<Messages> ? false
@@ -199,7 +199,7 @@ class Actor {
         closing = std::current_exception();
       }
     }
-    // Neither is lost, and the cause comes first.
+    // Both errors are reported, the cause first.
     if (error != nullptr) {
       scope_->fail(name(), std::move(error), message);
     }
@@ -208,7 +208,7 @@ class Actor {
     }
   }
 
-  // A message of a plug-in, whose object for the type is not this program's.
+  // Accepts a message from a plug-in that has its own MessageType object for the same type.
   bool adopt(detail::Envelope& envelope) noexcept {
     const bool known = ((detail::is_same_type(*envelope.type, detail::kMessageType<Messages>)
                              ? (envelope.type = &detail::kMessageType<Messages>, true)
@@ -218,7 +218,7 @@ class Actor {
     return known;
   }
 
-  // For the holders of the address, this is the end.
+  // Ends the mailbox, and tells the watchers why the actor ended.
   void end(const std::exception_ptr& error, const char* message) noexcept {
     ExitReason reason{.actor = name()};
     const TaskFailure* below = children_ != nullptr ? detail::escalated(*children_) : nullptr;
@@ -233,7 +233,7 @@ class Actor {
     mailbox_->watchers().tell(reason);
   }
 
-  // dispatch() returns it when the handler has run already; it is not awaited.
+  // The result of dispatch() if the handler has run already; it is not awaited.
   using Handled = std::suspend_never;
 
   template <class M>
@@ -288,7 +288,7 @@ class Actor {
     }
   }
 
-  // Calls a handler that answers nothing itself.
+  // Calls the handler of a plain message, which has no answer.
   template <class Call>
   static auto finish(Call call) {
     using Result = decltype(call());
@@ -324,7 +324,7 @@ class Actor {
     }
     Deferred(const Deferred&) = delete;
     Deferred& operator=(const Deferred&) = delete;
-    // In a catch block.
+    // Fails the asker with the exception that is being caught, if the handler dropped its ReplyTo.
     void fail() noexcept {
       if (call_.reply != nullptr && call_.dropped) {
         settle(static_cast<detail::RequestEnvelope<R>&>(*std::exchange(call_.reply, nullptr)),
@@ -408,7 +408,7 @@ class Actor {
     ~EnvelopeOwner() { detail::destroy_in_pool(envelope); }
   };
 
-  // The handler in the trace, and the end of the message's arrow.
+  // Records the handler's run in the trace, and the end of the message's arrow.
   struct Span {
     Span(const detail::Envelope& envelope, const detail::Mailbox& mailbox) noexcept {
       if (trace::enabled()) [[unlikely]] {
@@ -439,7 +439,7 @@ class Actor {
     std::uint32_t depth = 0;
   };
 
-  // The type's own wish for its mailbox.
+  // The policy for a full mailbox that the actor's type chose; kWait by default.
   static constexpr WhenFull when_full() {
     if constexpr (requires { Self::kWhenFull; }) {
       return Self::kWhenFull;

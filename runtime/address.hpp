@@ -7,12 +7,12 @@
 // them report closed. An address converts implicitly to one with fewer messages. Messages of one
 // sender arrive in the order of sending (control messages before the others); a merged message
 // keeps the position of the one it was merged into.
-// Thread rule: copying and try_send() from any thread (the actor's loop must exist);
-// send_blocking() from any that runs no loop (the actor's goes on running); send() and ask() in
-// coroutines, also of other loops.
-// Cancel rule: ask() with a deadline or StopToken ends at once, and a late answer is dropped;
-// send() with a StopToken ends at once, on another loop as soon as that loop has taken the message
-// out of the wait queue.
+// Thread rule: any thread may copy an address and call try_send() (the actor's loop must exist).
+// send_blocking() is for threads that run no loop, while the actor's loop runs. send() and ask()
+// are for coroutines, also of other loops.
+// Cancel rule: a deadline or a stop ends ask() at once, and a late answer is dropped. A stop ends
+// send() at once on the actor's loop; from another loop it ends send() as soon as the actor's loop
+// has taken the message out of the wait queue.
 //
 //   if (address.try_send(Tick(1)) == SendResult::kFull) ...;   co_await address.send(Tick(2));
 //   int sum = co_await address.ask(Sum(), 100ms);
@@ -35,7 +35,7 @@ class Address {
  public:
   /// An address of no actor: all calls report closed.
   Address() noexcept = default;
-  /// From an address that takes these messages, too.
+  /// Converts from an address that takes at least these messages.
   template <class... Others>
     requires(detail::OneOf<Messages, Others...> && ...)
   Address(const Address<Others...>& other) noexcept  // NOLINT: converts on purpose
@@ -81,7 +81,7 @@ class Address {
   }
 
   /// For threads that run no loop: sleeps while the mailbox is full, until half of it is free.
-  /// kFull only from an actor whose policy is to reject, or that was not started.
+  /// Returns kFull only if the actor's policy is to reject, or if it was not started.
   template <class M>
     requires detail::OneOf<M, Messages...>
   SendResult send_blocking(M message) const {
@@ -101,16 +101,17 @@ class Address {
     }
   }
 
-  /// co_await: until the mailbox took the message. Throws ActorClosed; Stopped by `stop`, and in
-  /// place of ActorClosed where the sender's scope was asked to stop.
+  /// co_await lasts until the mailbox has taken the message. Throws ActorClosed, or MailboxFull if
+  /// the policy is to reject. Throws Stopped after a stop of `stop`, and in place of ActorClosed if
+  /// the sender's scope was asked to stop.
   template <class M>
     requires detail::OneOf<std::remove_cvref_t<M>, Messages...>
   [[nodiscard]] auto send(M&& message, StopToken stop = {}) const {
     return detail::SendAwaiter<std::remove_cvref_t<M>>(to_, std::forward<M>(message), stop);
   }
 
-  /// co_await: the answer. Throws ActorClosed, what the handler threw, Stopped, or (with a
-  /// deadline) DeadlineExceeded.
+  /// co_await returns the answer. Throws the handler's exception, ActorClosed, MailboxFull or
+  /// MessageDropped (by the mailbox's policy), Stopped, or DeadlineExceeded (with a deadline).
   template <class R>
     requires(Request<R> && detail::OneOf<R, Messages...>)
   [[nodiscard]] auto ask(R request, StopToken stop = {}) const {
@@ -139,19 +140,20 @@ class Address {
   }
   /// Internal.
   [[nodiscard]] detail::Mailbox* mailbox() const noexcept { return to_.mailbox(); }
-  /// No ordinary message is taken any more.
+  /// True if the actor takes no ordinary messages any more.
   [[nodiscard]] bool closed() const noexcept {
     return to_.mailbox() == nullptr || to_.mailbox()->closed();
   }
-  /// Messages accepted and not taken yet, control messages aside; of interest to metrics only.
+  /// Returns the number of messages accepted and not taken yet, without control messages; for
+  /// metrics only.
   [[nodiscard]] std::uint64_t depth() const noexcept {
     return to_.mailbox() != nullptr ? to_.mailbox()->depth() : 0;
   }
-  /// Counts of the mailbox, over all senders. Any thread.
+  /// Returns the mailbox's counts over all senders. Any thread.
   [[nodiscard]] MailboxMetrics metrics() const noexcept {
     return to_.mailbox() != nullptr ? to_.mailbox()->metrics() : MailboxMetrics();
   }
-  /// The same actor.
+  /// True if both addresses name the same actor.
   friend bool operator==(const Address& a, const Address& b) noexcept {
     return a.to_.mailbox() == b.to_.mailbox();
   }
@@ -183,7 +185,7 @@ class Address {
 
 }  // namespace tandem
 
-/// The actor's hash: addresses that == calls equal have equal ones.
+/// Hashes the actor, so that equal addresses have equal hashes.
 template <class... Messages>
 struct std::hash<tandem::Address<Messages...>> {
   std::size_t operator()(const tandem::Address<Messages...>& address) const noexcept {

@@ -4,7 +4,8 @@
 // It is a separate header, because most files do not need <future>.
 // Thread rule: any thread, while the actor's loop lives; the loop has to run for the answer to
 // come.
-// Cancel rule: with a limit it ends in time; an ask whose future has gone is answered all the same.
+// Cancel rule: an ask with a limit ends by then; an ask whose future was destroyed is answered all
+// the same.
 //
 //   int sum = ask_future(meter.address(), Sum{}, 100ms).get();   // throws what the handler threw
 #pragma once
@@ -36,8 +37,8 @@ RootTask answer_future(Address<R> to, R request, Duration limit,
 
 }  // namespace detail
 
-/// The future throws what co_await ask() throws. An actor that was not started, or takes nothing
-/// any more, answers nothing: ActorClosed.
+/// The future throws what co_await ask() throws. It throws ActorClosed if the actor was not started
+/// or takes no messages any more.
 template <Request R, class... Messages, class Rep = Duration::rep, class Period = Duration::period>
   requires detail::OneOf<R, Messages...>
 [[nodiscard]] std::future<typename R::Reply> ask_future(
@@ -45,7 +46,7 @@ template <Request R, class... Messages, class Rep = Duration::rep, class Period 
     std::chrono::duration<Rep, Period> limit = Duration::max()) {
   std::promise<typename R::Reply> answer;
   std::future<typename R::Reply> future = answer.get_future();
-  // An actor that takes nothing any more may have outlived its loop.
+  // A closed actor may have outlived its loop.
   EventLoop* home = to.closed() ? nullptr : to.mailbox()->loop();
   if (home == nullptr) {
     answer.set_exception(std::make_exception_ptr(ActorClosed(to.name())));

@@ -1,7 +1,7 @@
 // runtime/awake_time.hpp — measures time in which this process was stopped or its host slept, from
 // the gaps between regular ticks. A deadline that counts only time awake is extended by it.
 //
-// Pure arithmetic, of one thread.
+// Thread rule: one thread. It only computes, and reads no clock.
 #pragma once
 
 #include "runtime/clock.hpp"

@@ -5,14 +5,14 @@
 // while it is empty, both in the order in which they came. With a capacity of 0 every send waits
 // for its receive. After close() the remaining values can still be received, then nullopt.
 // Thread rule: the loop's thread. Between loops: messages (runtime/address.hpp).
-// Cancel rule: send(value, stop) and receive(stop) end with Stopped as long as they wait; a value
-// that was not sent then dies with its sender. A value that was handed to a receiver which is
-// stopped before its turn goes back into the channel, in front and in its order: no stop, deadline
-// or first_of loses one. The channel outlives those that wait, which its end checks.
+// Cancel rule: a stop ends a waiting send(value, stop) or receive(stop) with Stopped; the value of
+// a stopped send is destroyed. If a value was handed to a receiver that is stopped before its turn,
+// it goes back to the front of the channel, in its order, so that no stop, deadline or first_of
+// loses a value. The channel must outlive its waiters, which its destructor checks.
 //
 //   while (std::optional<Line> line = co_await lines.receive(stop)) { ... }   // until it is closed
 //   std::optional<Line> line = co_await lines.receive(100ms, stop);   // throws DeadlineExceeded
-// From whichever of several has a value first: runtime/select.hpp.
+// To receive from the first of several channels that has a value: runtime/select.hpp.
 #pragma once
 
 #include <chrono>
@@ -52,15 +52,15 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  /// co_await says whether it was sent; false: the channel is closed.
+  /// co_await returns true once the value was sent, false if the channel is closed.
   [[nodiscard]] SendAwaiter send(T value, StopToken stop = {}) noexcept {
     return SendAwaiter(*this, std::move(value), std::move(stop));
   }
-  /// co_await gives the next value; nullopt: the channel is closed and empty.
+  /// co_await returns the next value; nullopt if the channel is closed and empty.
   [[nodiscard]] ReceiveAwaiter receive(StopToken stop = {}) noexcept {
     return ReceiveAwaiter(*this, std::move(stop));
   }
-  /// The same until `deadline`, or for at most `limit` from now; throws DeadlineExceeded if no
+  /// Receives until `deadline`, or for at most `limit` from now; throws DeadlineExceeded if no
   /// value has come by then. A later value stays in the channel.
   [[nodiscard]] TimedReceiveAwaiter receive(TimePoint deadline, StopToken stop = {}) noexcept {
     return TimedReceiveAwaiter(*this, deadline, std::move(stop));
@@ -91,7 +91,7 @@ class Channel {
     return take(turn);
   }
 
-  /// Refuses further values; waiting senders and receivers continue.
+  /// Refuses further values. Waiting sends return false, and waiting receives nullopt.
   void close() noexcept {
     closed_ = true;
     while (senders_.take_first() != nullptr || receivers_.take_first() != nullptr) {
@@ -106,7 +106,7 @@ class Channel {
     std::uint64_t turn;
     T value;
   };
-  // try_receive(); `turn`: of the value.
+  // Does what try_receive() does, and sets `turn` to the value's turn.
   std::optional<T> take(std::uint64_t& turn) {
     std::optional<T> value;
     if (!returned_.empty()) [[unlikely]] {

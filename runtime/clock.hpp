@@ -24,7 +24,7 @@ template <class Rep, class Period>
   if constexpr (std::is_same_v<std::chrono::duration<Rep, Period>, Duration>) {
     return duration;
   } else {
-    constexpr long double kMost = 9223372036854775807.0L;  // that an int64 counts
+    constexpr long double kMost = 9223372036854775807.0L;  // the largest int64
     const long double ns = std::chrono::duration<long double, std::nano>(duration).count();
     if (!(ns < kMost)) {
       return Duration::max();
@@ -33,7 +33,8 @@ template <class Rep, class Period>
   }
 }
 
-/// `by` after `from`; TimePoint::max(), which never comes, where the sum does not fit.
+/// Returns `from` plus `by`; if the sum does not fit, TimePoint::max() (which never comes) or
+/// min().
 [[nodiscard]] constexpr TimePoint time_after(TimePoint from, Duration by) noexcept {
   std::int64_t sum = 0;
   if (__builtin_add_overflow(from.time_since_epoch().count(), by.count(), &sum)) {
@@ -49,10 +50,10 @@ class Clock {
   /// Called if the loop has nothing to do before `next`. Returns true if the clock jumped there;
   /// false if real time passes, so that the loop sleeps.
   virtual bool skip_to(TimePoint next) noexcept = 0;
-  /// Whether time passes by itself; if not, the loop sleeps without a timeout.
+  /// True if time passes by itself; if not, the loop sleeps without a timeout.
   [[nodiscard]] virtual bool runs_by_itself() const noexcept = 0;
 
-  /// std::chrono::steady_clock.
+  /// The clock of std::chrono::steady_clock.
   static Clock& real() noexcept;
 };
 

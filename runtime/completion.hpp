@@ -1,11 +1,12 @@
 // runtime/completion.hpp — lets a coroutine of the loop await work that finishes on another thread.
 //
-// Made on the loop, completed once by any thread (set_value / set_error), awaited once on the loop;
-// it must live until it has been awaited, which its end checks. It may complete before it is
-// awaited. A second completion is refused. An error that came and was not awaited is reported
+// A completion is made on the loop, completed once by any thread (set_value / set_error) and
+// awaited once on the loop; it may complete before it is awaited. Once it is completed or awaited,
+// it must live until the result has arrived on the loop, which its destructor checks. A second
+// completion ends the process. An error that arrived and was not awaited is reported
 // (runtime/report.hpp).
-// Cancel rule: cannot be cancelled: the thread that completes it holds a pointer to it, so the
-// await lasts until it has.
+// Cancel rule: it cannot be cancelled. The completing thread holds a pointer to it, so the await
+// lasts until that thread has completed it.
 //
 //   Completion<int> done(EventLoop::current());
 //   start(&done);                                        // elsewhere: done.set_value(1)

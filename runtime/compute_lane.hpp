@@ -26,8 +26,9 @@ namespace tandem {
 
 class ComputeLane;
 
-/// Stands in for a lane's thread (the simulator): told that a function was queued, it calls
-/// run_next() itself, in its own time, on the loop's thread.
+/// Takes the place of a lane's thread (in the simulator). The lane calls work_there() when a
+/// function was queued; the driver then calls run_next() on the loop's thread, at a time of its
+/// choice.
 class LaneDriver {
  public:
   virtual ~LaneDriver() = default;
@@ -36,29 +37,30 @@ class LaneDriver {
 
 class ComputeLane {
  public:
-  /// `driver` (not null: no thread is made, and it runs the functions) outlives the lane.
+  /// With a `driver`, which must outlive the lane, no thread is made and the driver runs the
+  /// functions.
   explicit ComputeLane(EventLoop& loop, std::string name = "compute", LaneDriver* driver = nullptr);
-  /// Waits for what was queued.
+  /// Waits until the queued functions have run (with a driver it does not wait).
   ~ComputeLane();
   ComputeLane(const ComputeLane&) = delete;
   ComputeLane& operator=(const ComputeLane&) = delete;
 
-  /// Awaitable: fn() on the lane's thread, after everything queued before; its value, or what it
-  /// threw. It is queued when it is awaited. `fn` is copied (or moved) into the awaiting
-  /// coroutine's frame and destroyed there. `name`: in traces.
+  /// Awaitable: runs fn() on the lane's thread after the functions queued before it, and returns
+  /// its value or rethrows its exception. The function is queued when it is awaited. `fn` is copied
+  /// (or moved) into the awaiting coroutine's frame and destroyed there. Traces show `name`.
   template <std::invocable Fn>
   [[nodiscard]] auto run(Fn fn, Name name = "lane job") {
     return Awaiter<Fn>(*this, std::move(fn), name);
   }
 
-  /// Sets the number of threads with which its functions compute; idle threads of the runtime leave
-  /// them their CPUs. 1 by default. Any thread.
+  /// Sets the number of threads with which the lane's functions compute (1 by default); idle
+  /// threads of the runtime leave that many CPUs to them. Any thread.
   void set_team(int threads) noexcept { team_.store(threads, std::memory_order_relaxed); }
 
   /// Time spent in functions that have returned, in seconds. Any thread.
   [[nodiscard]] double busy_s() const noexcept;
 
-  /// For a LaneDriver: runs the function that was queued first; false: there is none.
+  /// For a LaneDriver: runs the function that was queued first; returns false if none is queued.
   bool run_next();
 
  private:
@@ -70,7 +72,7 @@ class ComputeLane {
   };
   template <class Fn>
   class Awaiter;
-  // Adds the time it lives to the lane's account, before the awaiter learns that the function is
+  // Adds the time it lives to the lane's busy time, before the awaiter learns that the function is
   // done.
   class BusyTime {
    public:
@@ -91,7 +93,7 @@ class ComputeLane {
   std::string name_;
   LaneDriver* driver_;
   MpscInbox inbox_;
-  OpQueue<Op> driven_;  // of a driver, taken from the inbox
+  OpQueue<Op> driven_;  // for a driver: jobs taken from the inbox
   WakeCounter wakes_;
   ExpectedWait expected_;  // of its thread
   std::atomic<int> team_{1};

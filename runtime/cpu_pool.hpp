@@ -5,10 +5,10 @@
 // completion. Any thread may run any chunk, so a chunk's result must depend only on its number.
 // Jobs are served in the order of awaiting. The first worker is awake when the next job is expected
 // (expected_wait.hpp); the others sleep.
-// Thread rule: for_chunks() and run() on the loop's thread; the function runs on the pool's,
-// several at a time.
+// Thread rule: for_chunks() and run() on the loop's thread; the function runs on the pool's
+// threads, on several at a time.
 // Cancel rule: cannot be cancelled; after the first exception no further chunk is started, and the
-// await ends when the running ones have.
+// await ends when the running chunks have ended.
 //
 //   CpuPool pool(loop, {.threads = 4, .cores = {4, 5, 6, 7}, .name = "optimizer"});
 //   co_await pool.for_chunks(chunks, [&](std::size_t chunk) {
@@ -42,12 +42,13 @@ class CpuPool;
 /// The name of a job in traces, chunk by chunk: "update block 3 [2/8]".
 struct ChunkLabel {
   Name name = "chunk";
-  std::size_t first = 0;  // of the chunks, among those of a greater whole
-  std::size_t of = 0;     // that the whole has; 0: the job is all
+  std::size_t first = 0;  // number of the job's first chunk in a larger whole
+  std::size_t of = 0;     // number of chunks of the whole; 0: the job is the whole
 };
 
-/// Stands in for a pool's threads (the simulator): told that a job was queued, it takes the
-/// workers' turns itself, in its own time, on the loop's thread.
+/// Takes the place of a pool's threads (in the simulator). The pool calls work_there() when a job
+/// was queued; the driver then takes the workers' turns on the loop's thread, at times of its
+/// choice.
 class PoolDriver {
  public:
   virtual ~PoolDriver() = default;
@@ -61,18 +62,18 @@ class CpuPool {
     std::vector<int> cores = {};  // thread i is bound to cores[i % size]; empty: not bound
     std::string name = "pool";
     bool background = false;  // waking threads don't preempt others that compute on the same cores
-    // not null: no threads are made, it runs the chunks; outlives the pool
+    // if set, it runs the chunks and no threads are made; it must outlive the pool
     PoolDriver* driver = nullptr;
   };
 
-  /// Throws Error if a core is not ours to use, or there are no threads.
+  /// Throws Error if this process may not use one of the cores, or if there would be no threads.
   CpuPool(EventLoop& loop, Options options);
-  /// Waits for what was queued.
+  /// Waits until the queued jobs have run (with a driver it does not wait).
   ~CpuPool();
   CpuPool(const CpuPool&) = delete;
   CpuPool& operator=(const CpuPool&) = delete;
 
-  /// Awaitable: fn(chunk) for every chunk in [0, count), on the pool's threads. Rethrows the
+  /// Awaitable: calls fn(chunk) for every chunk in [0, count) on the pool's threads. Rethrows the
   /// exception of the lowest chunk that threw. `fn` is copied (or moved) into the awaiting
   /// coroutine's frame; it is called by several threads at a time.
   template <std::invocable<std::size_t> Fn>
@@ -80,7 +81,8 @@ class CpuPool {
     return ChunksAwaiter<Fn>(*this, count, std::move(fn), label);
   }
 
-  /// Awaitable: fn() on one of the pool's threads; its value, or what it threw. `name`: in traces.
+  /// Awaitable: calls fn() on one of the pool's threads, and returns its value or rethrows its
+  /// exception. Traces show `name`.
   template <std::invocable Fn>
   [[nodiscard]] auto run(Fn fn, Name name = "job") {
     return RunAwaiter<Fn>(*this, std::move(fn), name);
@@ -94,13 +96,13 @@ class CpuPool {
   struct Job;
 
  public:
-  /// One worker's turns, for a PoolDriver: join() -> run_chunk() until it says false -> leave().
+  /// One worker's turns, for a PoolDriver: join() -> run_chunk() until it returns false -> leave().
   class Worker {
    public:
     explicit Worker(CpuPool& pool) noexcept : pool_(&pool) {}
-    /// Joins the oldest job with chunks left; false: there is none.
+    /// Joins the oldest job with chunks left; returns false if there is none.
     bool join();
-    /// Runs its next chunk; false: none was left.
+    /// Runs the job's next chunk; returns false if none was left.
     bool run_chunk();
     void leave();
 
@@ -138,8 +140,8 @@ class CpuPool {
   bool sleep(std::int64_t until_ns);
   void end_threads() noexcept;
   Job* join_first_job() noexcept;  // the caller holds the mutex
-  // The same. The caller posts the result, if there is one, to the loop when the mutex is free
-  // again: the loop answers at once, and would have to sleep for the mutex.
+  // The caller holds the mutex. It posts the result, if there is one, to the loop after it has
+  // released the mutex: the loop answers at once, and would have to sleep for the mutex.
   [[nodiscard]] Op* leave_job(Job& job) noexcept;
   void run_chunks(Job& job) noexcept;
   bool run_next_chunk(Job& job) noexcept;
@@ -148,12 +150,11 @@ class CpuPool {
   Options options_;
   std::mutex mutex_;
   std::condition_variable work_there_;
-  Job* first_job_ =
-      nullptr;               // all of them have chunks that no worker has taken, as far as is known
-  Job* last_job_ = nullptr;  // valid while there is a first
+  Job* first_job_ = nullptr;  // the oldest; each listed job may have chunks left
+  Job* last_job_ = nullptr;   // valid while there is a first
   bool stopping_ = false;
-  bool spinning_ = false;                // the first worker is, and no job is left to it yet
-  std::atomic<std::uint32_t> calls_{0};  // for a spinning worker to see: counted after each change
+  bool spinning_ = false;                // the first worker spins, and no job was queued for it yet
+  std::atomic<std::uint32_t> calls_{0};  // grows after each change, for a spinning worker to see
   ExpectedWait expected_;                // of the first worker
   std::atomic<std::int64_t> busy_ns_{0};
   std::vector<std::thread> threads_;

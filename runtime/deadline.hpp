@@ -9,9 +9,9 @@ namespace tandem {
 
 class DeadlineExceeded : public Error {
  public:
-  /// An ask was not answered.
+  /// The error of an ask that was not answered in time.
   DeadlineExceeded(const char* request, const char* actor);
-  /// Something else, said by `text`.
+  /// The error of another await, which `text` describes.
   explicit DeadlineExceeded(const std::string& text) : Error(ExitCode::kFailure, text) {}
 };
 

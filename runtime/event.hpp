@@ -2,8 +2,8 @@
 // coroutines of one loop.
 //
 // Any number may wait. set() wakes those that wait at that moment, in their order, through the
-// loop's queue; a reset() afterwards does not take that back. An event dies when nothing waits for
-// it.
+// loop's queue; a reset() afterwards does not take that back. An event may be destroyed only while
+// nothing waits for it.
 // Thread rule: the loop's thread.
 // Cancel rule: wait(stop_token) ends at once with Stopped.
 //
@@ -57,7 +57,7 @@ class Event::Awaiter {
     resume_.set(coroutine);
     loop_ = &EventLoop::current();
     if (event_.set_) {
-      loop_->post(resume_);  // it went on without a pause long enough: others first
+      loop_->post(resume_);  // it went on long enough without a pause: others go first
       return;
     }
     previous_ = event_.last_;
@@ -123,7 +123,7 @@ inline void Event::set() noexcept {
 inline Event::Awaiter Event::wait(StopToken stop) noexcept { return {*this, std::move(stop)}; }
 inline Event::Awaiter Event::operator co_await() noexcept { return wait(); }
 
-/// Opens when count_down() was called `count` times. An Event with a counter.
+/// An Event with a counter: it opens when count_down() has brought `count` down to zero.
 class Latch {
  public:
   static constexpr const char* kAwaitName = "latch";

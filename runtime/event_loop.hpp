@@ -4,16 +4,17 @@
 // the reactor in which it sleeps.
 // Thread rule: run() on one thread at a time, which is then the loop's thread;
 // post_from_any_thread() and post(function) from any thread (the loop must outlive the call);
-// everything else on the loop's thread, or on the owner's while the loop does not run. One thread
-// may run it after another.
+// everything else on the loop's thread, or on the owner's while the loop does not run. Several
+// threads may run it one after the other.
 // Cancel rule: run() returns when its task is done; other tasks and actors stay suspended,
 // completions are queued, and the next run() continues with them. The same holds if an exception of
 // a plain Asio handler, or of a posted function, leaves run() before its task is done. The first
 // loop of a program ignores SIGPIPE, unless the program handles it: a broken pipe is an error of
-// the write. Fairness: at most kBatch operations run before the inbox gets its turn, and before
-// timers and (every kPollEvery looks, or kPollEveryNs) the reactor do. The clock is read once per
-// kWatched operations, not per round: a round may be one message. Idle, it sleeps in the reactor,
-// or spins while what it waits for is expected (expected_wait.hpp).
+// the write.
+// Fairness: at most kBatch operations run before the inbox gets its turn, and before timers and
+// (every kPollEvery looks, or kPollEveryNs) the reactor do. The clock is read once per kWatched
+// operations, not per round: a round may be one message. An idle loop sleeps in the reactor, or
+// spins while work is expected soon (expected_wait.hpp).
 //
 //   EventLoop loop({.name = "rank 0"});
 //   int answer = loop.run([](int x) -> Task<int> { co_await sleep_for(1ms); co_return x; }, 42);
@@ -95,14 +96,15 @@ class EventLoop {
   /// several loops on one thread in turn (runtime/sim): with an injected clock the reactor gets no
   /// turn.
   std::size_t run_ready(std::size_t most);
-  /// For a loop inside a foreign one: a descriptor that can be read (poll, epoll, a
+  /// For a loop inside a foreign one: returns a descriptor that can be read (poll, epoll, a
   /// QSocketNotifier) as soon as run_ready() has something to do: due timers, sockets, files, what
   /// other threads post. Each run_ready() makes it ready anew. The foreign loop's own code
   /// calls run_ready() after it has spawned or posted something here. The first call makes the
-  /// descriptor; throws Error where none is left.
+  /// descriptor; throws Error if none is left.
   int ready_descriptor();
-  /// For the same code: a loop with nothing to do tells those who post that it sleeps; until
-  /// stop_sleeping() or run_ready() only their wake makes it ready. Nothing if something is there.
+  /// For code that steps several loops: marks a loop with nothing to do as asleep, so that a post
+  /// wakes it; until stop_sleeping() or run_ready() only that wake makes it ready. Does nothing if
+  /// operations are ready.
   void fall_asleep();
   void stop_sleeping() noexcept;
   /// The loop that runs on this thread.
@@ -117,7 +119,8 @@ class EventLoop {
     check_here();
     queue_.push(op);
   }
-  /// The same for code that runs as one of its operations, or has just looked.
+  /// Does what post() does, for code that runs as one of the loop's operations or has just checked
+  /// the thread.
   void post_here(Op& op) noexcept {
     if constexpr (kDebugChecks) {
       check_here();
@@ -138,7 +141,7 @@ class EventLoop {
     post_from_any_thread(*new FunctionOp<Function>(*this, std::move(function)));
   }
 
-  /// The same from any thread; wakes the loop if it sleeps. Never allocates.
+  /// Queues `op` from any thread, and wakes the loop if it sleeps. Never allocates.
   void post_from_any_thread(Op& op) noexcept {
     if (inbox_.push(op)) [[unlikely]] {
       wake();
@@ -146,7 +149,8 @@ class EventLoop {
   }
 
   void arm(TimerOp& timer, TimePoint deadline) { timers_.arm(timer, deadline); }
-  /// Does nothing if it is not armed (any more): one that is due is in the queue, and runs.
+  /// Does nothing if the timer is not armed (any more): a timer that is due is in the queue, and
+  /// will run.
   void disarm(TimerOp& timer) noexcept { timers_.disarm(timer); }
   /// Removes a timer that is armed or due; it will not run and may be destroyed. Searches the queue
   /// if it is due.
@@ -158,12 +162,12 @@ class EventLoop {
     }
   }
 
-  /// Starts, or stops, polling `poller`; both do nothing if that is so already.
+  /// Start and stop polling `poller`; each does nothing if that is so already.
   void add_poller(Poller& poller) noexcept { pollers_.add(poller); }
   void remove_poller(Poller& poller) noexcept { pollers_.remove(poller); }
 
-  /// An awaitable that could go on at once asks first; false after kSynchronousLimit times in a
-  /// row: go through the queue.
+  /// An awaitable that could go on at once asks this first. Returns false after kSynchronousLimit
+  /// times in a row: then the coroutine has to go through the queue.
   [[nodiscard]] bool may_continue_synchronously() noexcept { return --synchronous_left_ > 0; }
 
   /// Returns the time of the earliest timer; TimePoint::max() if no timer is armed.
@@ -173,8 +177,8 @@ class EventLoop {
   [[nodiscard]] std::size_t armed_timers() const noexcept { return timers_.size(); }
   /// True on the thread that runs the loop, and on any thread while the loop does not run.
   [[nodiscard]] bool on_loop_thread() const noexcept;
-  /// True on the thread that runs the loop; while it does not run, on the one that did last (or
-  /// made it). Elsewhere the loop may begin to run at any moment.
+  /// True on the thread that runs the loop; while the loop does not run, true on the thread that
+  /// ran it last (or made it). For other threads the loop may begin to run at any moment.
   [[nodiscard]] bool is_owned_here() const noexcept;
   [[nodiscard]] asio::io_context& reactor() noexcept { return reactor_; }
   [[nodiscard]] Clock& clock() const noexcept { return *clock_; }
@@ -182,12 +186,12 @@ class EventLoop {
   [[nodiscard]] const std::string& name() const noexcept { return options_.name; }
   [[nodiscard]] detail::AskTable& asks() noexcept { return *asks_; }
   [[nodiscard]] detail::LoopLink& link() const noexcept { return *link_; }
-  /// Every message into a mailbox of this loop goes to the tap instead (message_tap.hpp); null:
-  /// none.
+  /// Sets the tap, to which every message into a mailbox of this loop goes instead
+  /// (message_tap.hpp); null removes it.
   void set_message_tap(MessageTap* tap) noexcept;
   [[nodiscard]] MessageTap* message_tap() const noexcept { return registry_.message_tap; }
   [[nodiscard]] detail::LoopRegistry& registry() noexcept { return registry_; }
-  /// Whether a thread runs it now.
+  /// True while a thread runs the loop.
   [[nodiscard]] bool is_running() const noexcept {
     return running_thread_.load(std::memory_order_relaxed) != 0;
   }
@@ -197,11 +201,11 @@ class EventLoop {
   /// own handler.
   void give_up(const char* actor) noexcept { given_up_ = actor; }
   [[nodiscard]] bool is_given_up() const noexcept { return given_up_ != nullptr; }
-  /// Whether operations are queued to run on this thread (for code that would otherwise occupy it).
+  /// True if operations are queued to run on this thread (for code that would otherwise occupy it).
   [[nodiscard]] bool has_ready_ops() const noexcept {
     return !queue_.empty() || (asleep_ ? reactor_.stopped() : !inbox_.seems_empty());
   }
-  /// Resumptions that took longer than stall_limit, since the loop was made.
+  /// The number of resumptions that took longer than stall_limit, since the loop was made.
   [[nodiscard]] std::uint64_t stalls() const noexcept { return stalls_; }
   [[nodiscard]] std::string last_stall() const;
 
@@ -212,7 +216,7 @@ class EventLoop {
   static constexpr std::int64_t kPollEveryNs = 50'000;
   static constexpr int kSynchronousLimit = 128;
 
-  // This thread runs this loop while it lives; loops may nest (a test runs one inside another's
+  // While it lives, this thread runs this loop; loops may nest (a test runs one inside another's
   // task).
   class Running {
    public:
@@ -292,9 +296,9 @@ class EventLoop {
   bool timers_run_by_themselves_;  // as clock_->runs_by_itself()
   int synchronous_left_ = kSynchronousLimit;
   int until_look_ = kWatched;  // operations until the clock is read
-  bool look_due_ = false;      // it was, and the timers were not looked at since
+  bool look_due_ = false;      // it was read, and the timers were not looked at since
   int looks_until_poll_ = kPollEvery;
-  std::int64_t looked_ns_ = 0;  // when; 0: the loop was idle, what comes begins a new group
+  std::int64_t looked_ns_ = 0;  // when the clock was read
   std::int64_t polled_ns_ = 0;
   FrameRecycler recycler_;
   std::unique_ptr<detail::AskTable> asks_;
@@ -303,9 +307,9 @@ class EventLoop {
   MpscInbox inbox_;
   bool asleep_ = false;                           // by fall_asleep()
   std::atomic<std::uint64_t> running_thread_{0};  // this_thread_id() of it; 0: it does not run
-  std::atomic<std::uint64_t> owner_thread_;       // that runs it, ran it last, or made it
+  std::atomic<std::uint64_t> owner_thread_;       // runs it, ran it last, or made it
   const char* given_up_ = nullptr;
-  std::exception_ptr thrown_;  // by a posted function; leaves the run()
+  std::exception_ptr thrown_;  // thrown by a posted function; run() rethrows it
   asio::io_context reactor_;
   asio::executor_work_guard<asio::io_context::executor_type> reactor_work_;
   detail::Alarm alarm_;
@@ -314,7 +318,7 @@ class EventLoop {
   PendingWakeups wakes_;
   ExpectedWait expected_;
   std::uint64_t stalls_ = 0;
-  // of the last one; put into words when asked for, so that a stall allocates nothing
+  // of the last stall; last_stall() puts them into words, so that a stall allocates nothing
   std::int64_t stall_ns_ = 0;
   detail::RunningNames stall_names_;
   detail::LoopRegistry registry_;

@@ -1,5 +1,4 @@
-// runtime/exit_reason.hpp — why an actor ended: what its parent decides by, and what those who
-// watch it are told.
+// runtime/exit_reason.hpp — why an actor ended, as its parent and its watchers are told.
 //
 // A plain value; the names live for ever, so it may outlive the actor and travel to other threads.
 #pragma once
@@ -18,14 +17,14 @@ struct ExitReason {
 
   Kind kind = Kind::kNormal;
   const char* actor = "no actor";
-  // failed: where it began: the actor, a task in its scope, or one of its descendants
+  // failed: where the failure began: the actor, a task in its scope, or one of its descendants
   const char* origin = nullptr;
   const char* message = nullptr;  // failed: what `origin` was handling; null: no message
   std::exception_ptr error;       // failed
 
   [[nodiscard]] bool failed() const noexcept { return kind == Kind::kFailed; }
-  /// False for errors of devices and collectives: their state is shared, no fresh actor repairs it
-  /// (Error::restartable).
+  /// False for errors of devices and collectives: their state is shared, and no new actor repairs
+  /// it (Error::restartable).
   [[nodiscard]] bool restartable() const noexcept;
   /// "parser failed in worker at Line: bad digit", "parser ended", "parser was stopped".
   [[nodiscard]] std::string text() const;
@@ -35,9 +34,9 @@ struct ExitReason {
 [[nodiscard]] std::string describe_error(const std::exception_ptr& error);
 
 namespace detail {
-/// Whether it is the Stopped of stop_token.hpp.
+/// True if it is the Stopped of stop_token.hpp.
 [[nodiscard]] bool is_stopped(const std::exception_ptr& error) noexcept;
-/// Whether it is ActorClosed.
+/// True if it is ActorClosed.
 [[nodiscard]] bool is_closing(const std::exception_ptr& error) noexcept;
 }  // namespace detail
 

@@ -35,17 +35,18 @@ enum class Spin {
   kAlways,  // spins first, whatever it has learned and whatever it costs: for measuring
 };
 
-/// TANDEM_SPIN: "auto" or "never"; kAuto where it is not set. Throws a user error for others.
+/// Returns the setting of TANDEM_SPIN, "auto" or "never"; kAuto if it is not set. Throws a user
+/// error for any other value.
 [[nodiscard]] Spin spin_setting();
 
 class ExpectedWait {
  public:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-  static constexpr int kShareOf = 33;                   // a 33rd: 3 % of a CPU
-  static constexpr std::int64_t kBurstNs = 30'000'000;  // what may be saved up: a second's worth
+  static constexpr int kShareOf = 33;                   // spins may cost 1/33 of the time
+  static constexpr std::int64_t kBurstNs = 30'000'000;  // saved up at most: a second's worth
   static constexpr std::int64_t kSpinMostNs = 200'000;  // of one wait
-  static constexpr std::int64_t kWakeUpNs = 5'000;  // CPU time of a sleep and its wake-up, at first
-  static constexpr std::int64_t kWakeUpMostNs = 30'000;  // and at least, and at most
+  static constexpr std::int64_t kWakeUpNs = 5'000;  // CPU time of a sleep and its wake-up, at least
+  static constexpr std::int64_t kWakeUpMostNs = 30'000;  // ... and at most
   static constexpr int kLags = 16;
 
   explicit ExpectedWait(Spin spin = spin_setting()) noexcept : spin_(spin) {}
@@ -67,7 +68,7 @@ class ExpectedWait {
   /// Records the CPU time that one sleep took on the sleeping thread; used from the next wait on.
   void slept(std::int64_t cpu_ns) noexcept;
 
-  /// Whether the next wait is likely to be so short that polling again at once pays.
+  /// True if the next wait is likely to be so short that polling again at once pays.
   [[nodiscard]] bool is_short() const noexcept {
     return spin_ == Spin::kAlways || (is_short_ && skip_ == 0);
   }
@@ -77,8 +78,8 @@ class ExpectedWait {
   [[nodiscard]] std::int64_t wake_up_ns() const noexcept { return wake_up_ns_; }
 
   struct Options {
-    bool counted = false;  // as one that computes, by thread::enter_runtime(): not while it waits
-    std::int64_t deadline_ns = kNever;       // the wait ends then at the latest
+    bool counted = false;               // enter_runtime() counts the thread; not while it waits
+    std::int64_t deadline_ns = kNever;  // the wait ends then at the latest
     std::int64_t (*cpu_now_ns)() = nullptr;  // of the thread; null: no sleep is measured
   };
   /// Does one whole wait. ready(): whether the awaited event has come. sleep(until_ns): sleeps
@@ -103,8 +104,8 @@ class ExpectedWait {
   static constexpr int kErrors = 16;
   static constexpr int kOversleeps = 8;
   static constexpr int kLooks = 32;      // between two looks at the clock
-  static constexpr int kMeasured = 8;    // sleeps whose CPU time is known, of the last ones
-  static constexpr int kMeasuredOf = 7;  // every seventh is: steps seldom repeat in sevens
+  static constexpr int kMeasured = 8;    // the last sleeps whose CPU time was measured
+  static constexpr int kMeasuredOf = 7;  // one sleep in seven: steps seldom repeat in sevens
 
   [[nodiscard]] std::int64_t guess(int lag) const noexcept;
   void learn(std::int64_t length_ns) noexcept;
@@ -119,19 +120,19 @@ class ExpectedWait {
   // Lengths in ns, the newest at (count_ - 1) % kKept.
   std::array<std::int64_t, kKept> lengths_{};
   std::uint32_t count_ = 0;
-  std::array<std::int64_t, kLags + 1> off_of_lag_{};  // by how much its guesses are off, smoothed
+  std::array<std::int64_t, kLags + 1> off_of_lag_{};  // the smoothed error of each lag's guesses
   int lag_ = 1;
   std::array<std::int64_t, kErrors> errors_{};  // of the guesses that were made: length - guess
   std::uint32_t errors_made_ = 0;
-  std::int64_t early_ns_ = 0;  // their quantiles
+  std::int64_t early_ns_ = 0;  // quantiles of errors_
   std::int64_t late_ns_ = 0;
   std::array<std::int64_t, kOversleeps> oversleeps_{};
   std::uint32_t timed_sleeps_ = 0;
-  std::int64_t oversleep_ns_ = 60'000;  // until some are known
+  std::int64_t oversleep_ns_ = 60'000;  // this value until some are known
   std::array<std::int64_t, kMeasured> slept_{};
   std::uint32_t sleeps_ = 0;
   std::uint32_t measured_ = 0;
-  std::int64_t wake_up_ns_ = kWakeUpNs;  // the same from one wait's beginning to its end
+  std::int64_t wake_up_ns_ = kWakeUpNs;  // it does not change during a wait
   std::int64_t next_wake_up_ns_ = kWakeUpNs;
   // The wait under way:
   std::int64_t began_ns_ = 0;

@@ -6,8 +6,8 @@
 // all have ended; Stopped, if the caller's scope was stopped.
 // Tasks are awaited in the expression that makes them.
 // Thread rule: the loop's thread.
-// Cancel rule: as its tasks; nothing runs on when the await has ended. So it takes as long as the
-// slowest loser takes to stop.
+// Cancel rule: as its tasks; none of them runs on when the await has ended, which therefore lasts
+// until the slowest loser has stopped.
 //
 //   auto first = co_await first_of(ask_mirror(a), ask_mirror(b));
 //   first.index is 0 or 1, and first.value the winner's. Values of several types come as a
@@ -31,7 +31,7 @@
 
 namespace tandem {
 
-/// The winner's place among the tasks, and its value.
+/// The winner's index among the tasks, and its value.
 template <class Value>
 struct First {
   std::size_t index;
@@ -55,8 +55,8 @@ struct Race {
   std::optional<First<Value>> winner;
   std::exception_ptr failure;  // the first
 
-  // One that was stopped because another has won has not failed; nor has one whose caller was
-  // stopped.
+  // A task that was stopped, because another has won or because the caller was stopped, has not
+  // failed.
   void note_failure() noexcept {
     if (failure == nullptr && !scope->stop_requested()) {
       failure = std::current_exception();
@@ -143,8 +143,8 @@ Task<First<ValueOrUnit<T>>> first_of_range(std::deque<Item> items, Factory facto
 
 }  // namespace detail
 
-/// co_await: First{index, value} of the first task that succeeds. To be awaited at once: it refers
-/// to the tasks.
+/// co_await returns First{index, value} of the first task that succeeds. It is to be awaited at
+/// once, because it refers to the tasks.
 template <class... Ts>
   requires(sizeof...(Ts) > 0 && !(std::is_reference_v<Ts> || ...))
 [[nodiscard]] auto first_of(Task<Ts>&&... tasks) {
@@ -153,8 +153,8 @@ template <class... Ts>
       [&] { return detail::first_of_all<Value, Ts...>(std::tuple<Task<Ts>*...>(&tasks...)); });
 }
 
-/// co_await: First{index, value} of factory(item) of the first item whose task succeeds; an Error
-/// if there is no item.
+/// co_await returns First{index, value} of the first item whose task factory(item) succeeds. Throws
+/// Error if there is no item.
 template <std::ranges::input_range Items, class Factory>
   requires TaskFactory<Factory, std::ranges::range_value_t<Items>>
 [[nodiscard]] auto first_of(Items&& items, Factory factory) {

@@ -4,9 +4,9 @@
 // ring can be read after a SIGKILL and nothing is left when the launcher ends. Without a launcher
 // the ring is memory of the process, and SIGQUIT prints it (runtime/supervision/describe.hpp).
 // Always on: a clock read, two atomic operations and five stores, no lock, no allocation.
-// Format, version 2: Ring below, little endian, times of CLOCK_MONOTONIC. A slot whose sequence is
-// not its index plus 1 is being written (kBeingWritten is set), or its entry was left out because a
-// thread stood still in the same slot for a whole round: it does not count.
+// Format, version 2: Ring below, little endian, times of CLOCK_MONOTONIC. A slot counts only if its
+// sequence is its entry's index plus 1. Otherwise it is being written (kBeingWritten is set), or
+// its entry was left out because a thread stood still in the same slot for a whole round.
 // Fault point: TANDEM_FAULT=RANK:ACTION:OPERATION:COUNT makes that rank do something to itself when
 // the operation begins for the COUNT-th time (from 1): "kill", "stop", "term", or "sleep" and
 // seconds, as in "1:sleep2.5:all-gather:20". For drills (tests/drills/).
@@ -37,7 +37,7 @@ enum class Kind : std::uint16_t {
   kCheckpoint,
   kSaveModel,
   kEnd,
-  kBlame,  // this rank ends because of the rank that is its number
+  kBlame,  // this rank ends because of the rank in `number`
   // Collectives; the number counts the operations of its sequence, alike on all ranks.
   kAllGather,
   kBroadcast,
@@ -48,7 +48,7 @@ enum class Kind : std::uint16_t {
   kExchange,
   kCount,
 };
-/// "all-gather"; "?" for what this version does not know.
+/// Returns the name, as "all-gather"; "?" for a kind that this version does not know.
 [[nodiscard]] std::string_view name_of(Kind what) noexcept;
 [[nodiscard]] inline bool is_collective(Kind what) noexcept {
   return what >= Kind::kAllGather && what < Kind::kCount;
@@ -71,13 +71,15 @@ struct Entry {
   [[nodiscard]] std::string text() const;
 };
 
-/// Never throws, never waits (but for a fault that was asked for).
+/// Adds the entry to this process's ring, with the time. Never throws, and never waits (except for
+/// a fault that was asked for).
 void record(Entry entry) noexcept;
 
-/// This rank gives up because of `rank`, of all hosts' ranks. The last one counts.
+/// Records that this rank gives up because of `rank`, numbered over all hosts. The last call
+/// counts.
 inline void blame(std::uint64_t rank) noexcept { record({.what = Kind::kBlame, .number = rank}); }
 
-/// Begins now and ends with its scope.
+/// Records an operation that begins now and ends with the block.
 class Span {
  public:
   explicit Span(Kind what, std::uint64_t number = 0) noexcept : what_(what), number_(number) {
@@ -112,14 +114,14 @@ struct Ring {
   alignas(64) std::array<Slot, kSlots> slot;
 
   void record(const Entry& entry) noexcept;
-  /// The newest `most`, oldest first.
+  /// Returns the newest `most` entries, oldest first.
   [[nodiscard]] std::vector<Entry> entries(std::size_t most = kSlots) const;
 };
 
-/// A new ring in an anonymous file that child processes may inherit; -1 where there is none to be
-/// had.
+/// Makes a ring in an anonymous file that child processes may inherit; returns its descriptor, or
+/// -1 if that fails.
 [[nodiscard]] int make_ring_file() noexcept;
-/// A mapping of it, for as long as the process lives; null when it is none.
+/// Maps the ring of `descriptor` for as long as the process lives; null if it is not a ring.
 [[nodiscard]] Ring* map_ring(int descriptor) noexcept;
 
 /// This process's ring.
@@ -131,20 +133,20 @@ struct Ring {
 /// "its last: reduce-scatter 811 (unit 8, 4.0 MiB) ended 41.2 s ago".
 [[nodiscard]] std::string last_of(const std::vector<Entry>& entries, std::int64_t now_ns);
 
-/// The rank that this one said it ends because of.
+/// Returns the rank because of which this rank said that it ends; nullopt if it named none.
 [[nodiscard]] std::optional<std::uint64_t> blamed_by(const std::vector<Entry>& entries);
 
-/// Tells who waits for whom.
+/// Tells which ranks wait for which others.
 struct Explanation {
-  std::vector<std::size_t> absent;  // ranks that the others wait for
+  std::vector<std::size_t> absent;  // ranks for which the others wait
   std::string text;                 // "rank 2 never entered reduce-scatter 812 (unit 7, 4.0 MiB)
                                     // (its last: ...); ranks 0, 1, 3 wait in it since 41.0 s"
 };
-/// Reads the rings by rank. Nothing when no rank waits in a collective.
+/// Explains a hang from the rings' entries, by rank; nullopt if no rank waits in a collective.
 [[nodiscard]] std::optional<Explanation> explain(const std::vector<std::vector<Entry>>& ranks,
                                                  std::int64_t now_ns);
 
-/// CLOCK_MONOTONIC.
+/// The time of CLOCK_MONOTONIC.
 [[nodiscard]] std::int64_t now_ns() noexcept;
 
 }  // namespace tandem::flight

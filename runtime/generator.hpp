@@ -5,8 +5,8 @@
 // may be destroyed wherever it has yielded: its locals end there, in their order. It is immovable,
 // and one coroutine at a time awaits it.
 // Thread rule: made, awaited and destroyed on the loop's thread.
-// Cancel rule: as for a Task: what it awaits is stopped, and it is not destroyed meanwhile. Its
-// stop token is that of the task that awaits next().
+// Cancel rule: as for a Task: the operation that it awaits is stopped, and it must not be destroyed
+// meanwhile. Its stop token is that of the task that awaits next().
 //
 //   Generator<Block> blocks(FileIo* files, std::string path) { ... co_yield std::move(block); }
 //   while (std::optional<Block> block = co_await all.next()) { ... }
@@ -73,7 +73,8 @@ class [[nodiscard("a generator runs only when its next() is awaited")]] Generato
       parent.promise().child = &promise;
       return generator_;
     }
-    /// nullopt: it has ended. Rethrows, once, what it ended with.
+    /// Returns the next value; nullopt if the generator has ended. Rethrows, once, the exception
+    /// that ended it.
     std::optional<T> await_resume() {
       promise_type& promise = generator_.promise();
       if (promise.error != nullptr) {
@@ -89,7 +90,7 @@ class [[nodiscard("a generator runs only when its next() is awaited")]] Generato
   [[nodiscard]] NextAwaiter next() noexcept { return NextAwaiter(handle_); }
 
  private:
-  /// Goes on with the one that awaits.
+  /// Resumes the coroutine that awaits next().
   struct GiveBack {
     bool await_ready() const noexcept { return false; }
     std::coroutine_handle<> await_suspend(std::coroutine_handle<promise_type> self) const noexcept {

@@ -4,13 +4,13 @@
 // further ones is part of the actor's type, so that the compiler can check it: `static constexpr
 // WhenFull kWhenFull = WhenFull::kDropOldest;`.
 //
-// A sender's share (`address.with_credits(n)`, or `credits_per_sender` for all of them) bounds what
-// waits of one sender, on top of the mailbox's own bound: full means either of them. Dropping the
-// oldest then drops that sender's own.
+// A sender's share (`address.with_credits(n)`, or `credits_per_sender` for all of them) bounds the
+// waiting messages of one sender, on top of the mailbox's own bound; full means that either bound
+// is reached. Dropping the oldest then drops that sender's oldest.
 // A message with `static constexpr bool kControl = true;` needs no credit, overtakes the others,
-// and is taken by a closed actor, too, until that has ended. Other threads may have up to as many
-// messages again on their way into a full mailbox that drops or merges; it is within its bound as
-// soon as its loop has seen them.
+// and is also taken by a closed actor until the actor has ended. Up to as many messages again may
+// be on their way from other threads into a full mailbox that drops or merges; it is within its
+// bound as soon as its loop has seen them.
 #pragma once
 
 #include <chrono>
@@ -40,15 +40,15 @@ struct MailboxOptions {
   bool measure = false;                  // depth_max and waiting times
 };
 
-/// A snapshot. The counters of what was lost always count, the rest while it is measured.
+/// A snapshot. `depth` and the last three counters always count, the others only while measuring.
 struct MailboxMetrics {
   std::uint64_t depth = 0;      // accepted and not taken yet, control messages aside
   std::uint64_t depth_max = 0;  // measured
-  // measured: messages taken; from sending to being taken they waited ...
+  // measured: messages taken, and their waiting times from sending to being taken
   std::uint64_t waited = 0;
   Duration waited_total{};
   Duration waited_max{};
-  std::uint64_t rejected = 0;  // full was said, by result or by exception
+  std::uint64_t rejected = 0;  // refused as full, by result or by exception
   std::uint64_t dropped = 0;
   std::uint64_t coalesced = 0;
 };

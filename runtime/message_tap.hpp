@@ -1,14 +1,13 @@
-// runtime/message_tap.hpp — every message on its way into a mailbox of one loop passes a tap, if
-// the loop has one: what the test kit and the simulator deliver, delay, reorder and drop messages
-// with.
+// runtime/message_tap.hpp — a tap, which gets every message on its way into the mailboxes of one
+// loop: the test kit and the simulator use it to deliver, delay, reorder and drop messages.
 //
-// The tap owns what it was given until it delivers or drops it. A held message keeps its credit and
-// its mailbox, and a closed actor waits for it, as for one that is on its way from another thread.
-// Asks are messages; answers are not tapped. Messages of one sender keep their order only if the
-// tap keeps it.
-// Thread rule: the loop's thread (or of the owner's while the loop does not run). The tap
-// outlives its installation, and holds nothing any more when the loop dies.
-// Cost without a tap: none (the mailbox's flag for ended says it, too).
+// The tap owns each message until it delivers or drops it. A held message keeps its credit and its
+// mailbox, and a closed actor waits for it, as for one that is on its way from another thread. Asks
+// are messages; answers are not tapped. Messages of one sender keep their order only if the tap
+// keeps it.
+// Thread rule: the loop's thread (or the owner's while the loop does not run). The tap outlives its
+// installation, and must hold no message when the loop is destroyed.
+// Cost without a tap: none (the mailbox tests one flag for this and for other cases).
 //
 //   struct Slow : MessageTap {
 //     void on_message(TappedMessage message) override { held.push_back(std::move(message)); }
@@ -39,21 +38,22 @@ class TappedMessage {
   }
   ~TappedMessage() { drop(); }
 
-  /// Puts it into its mailbox (comes back undelivered it if the actor has ended meanwhile).
+  /// Puts the message into its mailbox, or returns it undelivered if the actor has ended meanwhile.
   void deliver() noexcept {
     if (detail::Envelope* envelope = std::exchange(envelope_, nullptr)) {
       envelope->target->deliver_tapped(*envelope);
     }
   }
-  /// Ends it: its credit goes back, an asker gets ActorClosed. A message that waited in the wait
-  /// queue for the credit is tapped in this call.
+  /// Drops the message: its credit goes back, and an asker gets ActorClosed. A message that waited
+  /// in the wait queue for the credit is tapped in this call.
   void drop() noexcept {
     if (detail::Envelope* envelope = std::exchange(envelope_, nullptr)) {
       envelope->target->drop_tapped(*envelope);
     }
   }
 
-  /// False once it was delivered, dropped or moved from; then nothing below may be called.
+  /// False once it was delivered, dropped or moved from; then none of the functions below may be
+  /// called.
   explicit operator bool() const noexcept { return envelope_ != nullptr; }
   /// The name of the message's type.
   [[nodiscard]] const char* message() const noexcept { return envelope_->type->name; }

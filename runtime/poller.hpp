@@ -1,10 +1,10 @@
-// runtime/poller.hpp — something the loop looks at while it is awake: a ring's completions, a
+// runtime/poller.hpp — a source that the loop polls while it is awake: a ring's completions, a
 // device's events.
 //
-// In the loop's list only while it has something on its way: an empty list costs one branch. Looked
-// at every few rounds, while the loop spins, and before it sleeps.
+// A poller is in the loop's list only while it has something on its way: an empty list costs one
+// branch. The loop polls it every few rounds, while the loop spins, and before it sleeps.
 // Thread rule: the loop's thread.
-// Cancel rule: none; it leaves the list before it dies.
+// Cancel rule: none; a poller must leave the list before it is destroyed.
 #pragma once
 
 #include "runtime/util/check.hpp"
@@ -17,10 +17,10 @@ class Poller {
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
-  /// Posts to the loop what is ready; true if there was something. Never waits.
+  /// Posts to the loop what is ready; returns true if there was anything. Never waits.
   virtual bool poll() noexcept = 0;
-  /// The loop is about to sleep in its reactor: sees to being woken there, then looks once more, as
-  /// poll() does.
+  /// Called when the loop is about to sleep in its reactor: arranges to wake it there, then polls
+  /// once more, as poll() does.
   virtual bool poll_before_sleep() noexcept = 0;
 
  protected:
@@ -58,7 +58,7 @@ class PollerList {
   bool poll_before_sleep() noexcept { return any(&Poller::poll_before_sleep); }
 
  private:
-  // A poller may leave the list while it is looked at.
+  // A poller may leave the list while it is polled.
   bool any(bool (Poller::*look)() noexcept) noexcept {
     bool found = false;
     for (Poller* poller = first_; poller != nullptr;) {

@@ -1,9 +1,9 @@
 // runtime/reply_to.hpp — the duty to answer one request, to be kept and fulfilled later.
 //
-// Movable; fulfilled once, by send() or fail(). Dropping it fails the asker; so does the end of the
-// actor that holds it, and dropping it when that was asked to stop: with ActorClosed.
-// Thread rule: the actor's loop. The asker may live on another one, and may have given up: then
-// the answer is dropped.
+// It is movable, and is fulfilled once, by send() or fail(). Dropping it fails the asker. If the
+// actor ends first, or was asked to stop when the ReplyTo is dropped, the asker gets ActorClosed.
+// Thread rule: the actor's loop. The asker may live on another loop. If the asker has given up, the
+// answer is dropped.
 //
 //   void handle(AcquireUnit request, ReplyTo<AcquireUnit> reply) {
 //     waiting_.push_back(std::move(reply));
@@ -42,8 +42,8 @@ class ReplyTo {
   }
   ~ReplyTo() { drop(); }
 
-  /// send(value), or send() where the reply is void. The asker gets the exception of a copy of the
-  /// value that fails.
+  /// Answers the request: send(value), or send() if the reply is void. If a copy of the value
+  /// throws, the asker gets that exception, too.
   template <class... Args>
     requires(std::is_void_v<Reply> ? sizeof...(Args) == 0 : sizeof...(Args) == 1)
   void send(Args&&... value) {
@@ -62,8 +62,8 @@ class ReplyTo {
       envelope->fail(std::move(error));
     }
   }
-  /// False: the asker has given up (a deadline, a stop), or the actor has ended; the work may be
-  /// left undone. An asker on another loop is said to wait as long as its loop exists.
+  /// Returns false if the asker has given up (a deadline, a stop) or the actor has ended; then the
+  /// work may be left undone. An asker on another loop always counts as waiting.
   [[nodiscard]] bool wanted() const noexcept {
     return envelope_ != nullptr && !envelope_->failed && envelope_->asker != nullptr &&
            (envelope_->link != nullptr || envelope_->asker->asks().waits(envelope_->key));

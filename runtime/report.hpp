@@ -1,10 +1,10 @@
-// runtime/report.hpp — what the runtime has to say and no caller waits for: failures that nothing
-// took, deadlines that an await kept waiting, checks that failed.
+// runtime/report.hpp — reports for which no caller waits: failures that nothing took, awaits that
+// outlast a deadline, checks that failed.
 //
-// One line on stderr each (more where several tasks are named), unless a hook takes them. A failed
-// check (util/check.hpp) says its line on stderr in any case, calls the hook, and ends the process
-// when the hook returns.
-// Thread rule: any thread; the hook is called on the thread where it happened, and does not throw.
+// Each report is one line on stderr (more if several tasks are named), unless a hook takes it. A
+// failed check (util/check.hpp) prints its line on stderr in any case, calls the hook, and ends the
+// process when the hook returns.
+// Thread rule: any thread; the hook is called on the thread that reports, and must not throw.
 //
 //   set_report_hook([](std::string_view line) noexcept { my_log(line); });
 #pragma once
@@ -15,10 +15,10 @@ namespace tandem {
 
 using ReportHook = void (*)(std::string_view line) noexcept;
 
-/// Returns the one before; null: stderr.
+/// Sets the hook (null: stderr) and returns the previous one.
 ReportHook set_report_hook(ReportHook hook) noexcept;
 
-/// Says `line` to the hook, or on stderr.
+/// Passes `line` to the hook, or prints it on stderr.
 void report(std::string_view line) noexcept;
 
 }  // namespace tandem

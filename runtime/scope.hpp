@@ -1,19 +1,21 @@
 // runtime/scope.hpp — the nursery: every task runs in a scope that waits for it.
 //
-// join() always awaits all of them. The first failure asks the siblings to stop (their StopToken)
-// and is what join() rethrows; the later ones are kept in failures(). A Stopped that follows a
-// request is no failure, nor is an ActorClosed: actors end in any order. A scope dies empty; one
-// that dies because an exception passes, where its loop does not run, asks its tasks to stop and
-// waits for them. Failures of a scope that dies without a join() or failures() that came after them
-// are said on stderr.
+// join() always awaits all tasks. The first failure asks the others to stop (their StopToken), and
+// join() rethrows it; the later ones are kept in failures(). After a request to stop, Stopped is no
+// failure, nor is ActorClosed: actors end in any order. A scope must be empty when it is destroyed.
+// If an exception destroys it while its loop does not run, it asks its tasks to stop and waits for
+// them. Failures that came after the last join() or failures() are reported (runtime/report.hpp)
+// when the scope is destroyed.
 //
-// It may own actors: start<A>(args...) makes one and starts it; join() closes it when all else has
-// ended, the newest first, and it dies with the scope. Children of such an actor end with it.
+// A scope may own actors: start<A>(args...) makes an actor and starts it, join() closes the actors
+// when all else has ended, the newest first, and they are destroyed with the scope. Children of an
+// owned actor end with it.
 //
-// Thread rule: the loop's thread (or of the owner's while the loop does not run); spawn() from
+// Thread rule: the loop's thread (or the owner's while the loop does not run); spawn() from
 // any thread, while the scope lives.
 //
-// Cancel rule: request_stop() asks, the tasks end themselves; nothing is destroyed under way.
+// Cancel rule: request_stop() only asks; the tasks end by themselves, and no task is destroyed
+// while it is under way.
 //
 //   co_await with_scope([](Scope& scope, int n) -> Task<> {
 //     scope.spawn("worker", &work, n);
@@ -82,7 +84,7 @@ class Scope {
   [[nodiscard]] StopHandle stop_handle() { return stop_.handle(loop_); }
 
   /// Waits until no task is left, then rethrows the first failure, if there was one. Throws Error
-  /// in a task of this scope, which would wait for itself.
+  /// if it is awaited in a task of this scope, which would wait for itself.
   Task<> join();
   class EmptyAwaiter;
   /// Waits until no task is left.
@@ -91,8 +93,8 @@ class Scope {
   [[nodiscard]] std::size_t running() const noexcept {
     return running_ + arriving_.load(std::memory_order_relaxed);
   }
-  /// Every failure, in the order in which they happened. The caller sees to them from then on:
-  /// they are not said on stderr any more.
+  /// Every failure, in the order in which they happened. They are then in the caller's care, and
+  /// are not reported any more.
   [[nodiscard]] const std::vector<TaskFailure>& failures() const noexcept {
     seen_ = failures_.size();
     return failures_;
@@ -100,7 +102,7 @@ class Scope {
   [[nodiscard]] EventLoop& loop() const noexcept { return loop_; }
   [[nodiscard]] const char* name() const noexcept { return name_; }
 
-  /// Takes note of a failure as if a task of this scope had failed: the others are asked to stop.
+  /// Notes a failure as if a task of this scope had failed: the tasks are asked to stop.
   void fail(const char* task, std::exception_ptr error, const char* message = nullptr);
   /// One line for each task that still runs: what it waits for, with source lines.
   [[nodiscard]] std::string describe() const;
@@ -154,10 +156,10 @@ class Scope {
   Event empty_{true};
   std::vector<TaskFailure> failures_;
   mutable std::size_t seen_ = 0;                 // of failures_: rethrown or looked at
-  int exceptions_ = std::uncaught_exceptions();  // that passed when it was made
+  int exceptions_ = std::uncaught_exceptions();  // exceptions in flight when it was made
   std::atomic<std::size_t> arriving_{0};         // tasks on their way from other threads
   std::vector<std::unique_ptr<Owned>> owned_;
-  std::size_t may_be_open_ = 0;    // those of owned_ behind this number have ended
+  std::size_t may_be_open_ = 0;    // the actors of owned_ from this index on have ended
   std::size_t owned_running_ = 0;  // tasks of owned actors, and what looks after their children
   bool starts_owned_ = false;      // the actor that is started now is one
   bool joining_ = false;

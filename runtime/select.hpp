@@ -1,9 +1,9 @@
-// runtime/select.hpp — the next value of several channels: of whichever has one first.
+// runtime/select.hpp — receives the next value from the first of several channels that has one.
 //
-// Exactly one value is taken, and the other channels keep theirs. Where several have one, the
+// Exactly one value is taken, and the other channels keep theirs. If several have a value, the
 // channel that is named first gives it. A channel that is closed and empty is passed over; the
-// answer is nullopt when all of them are. It waits in the row of each channel like any receiver,
-// and at the end of the rows again when one of the channels was closed meanwhile.
+// result is nullopt if all of them are. select() waits in the queue of each channel like any
+// receiver; if one of the channels is closed meanwhile, it enters the queues anew, at their ends.
 // Thread rule: the loop's thread; the channels outlive the wait.
 // Cancel rule: a stop throws Stopped and a deadline DeadlineExceeded; a value that was handed over
 // before a stop goes back into its channel, in front.
@@ -78,8 +78,8 @@ Task<std::optional<First<T>>> select_of_range(std::vector<Channel<T>*> channels,
 
 }  // namespace detail
 
-/// co_await: First{index, value} of the channel that has a value first; nullopt: all are closed and
-/// empty.
+/// co_await returns First{index, value} of the channel that has a value first; nullopt if all are
+/// closed and empty.
 template <class... Ts>
   requires(sizeof...(Ts) > 0)
 [[nodiscard]] auto select(TimePoint deadline, StopToken stop, Channel<Ts>&... channels) {
@@ -104,7 +104,7 @@ template <class... Ts>
   return select(StopToken(), channels...);
 }
 
-/// The same of any number of channels that carry the same.
+/// Selects from any number of channels that carry the same type.
 template <class T>
 [[nodiscard]] auto select(TimePoint deadline, StopToken stop, std::vector<Channel<T>*> channels) {
   return detail::select_of_range<T>(std::move(channels), deadline, std::move(stop));

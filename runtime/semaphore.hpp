@@ -1,13 +1,13 @@
-// runtime/semaphore.hpp — at most N coroutines of a loop at a time between acquire() and the
-// permit's end.
+// runtime/semaphore.hpp — lets at most N coroutines of a loop be between acquire() and the permit's
+// end.
 //
-// One may take several permits at once; while it waits for them, those behind it wait, too, so that
-// it is not starved.
-// Permits go to those that wait in the order in which they came; one that comes while others wait
-// queues up behind them.
+// A coroutine may take several permits at once; while it waits for them, those behind it wait, too,
+// so that it is not starved.
+// Permits go to the waiting coroutines in the order in which they came; a coroutine that comes
+// while others wait queues up behind them.
 // Thread rule: the loop's thread.
-// Cancel rule: acquire(stop) ends with Stopped as long as it waits. The semaphore outlives its
-// permits and those that wait, which its end checks.
+// Cancel rule: a stop ends a waiting acquire(stop) with Stopped. The semaphore must outlive its
+// permits and those that wait, which its destructor checks.
 //
 //   Semaphore downloads(4);
 //   Semaphore::Permit permit = co_await downloads.acquire(stop);   // released where it dies
@@ -37,11 +37,11 @@ class Semaphore {
   Semaphore(const Semaphore&) = delete;
   Semaphore& operator=(const Semaphore&) = delete;
 
-  /// co_await gives a Permit, which stands for `count` of them. Throws Error where it has fewer at
-  /// all.
+  /// co_await returns a Permit, which stands for `count` permits. Throws Error if the semaphore has
+  /// fewer in all.
   [[nodiscard]] Awaiter acquire(StopToken stop = {}) noexcept;
   [[nodiscard]] Awaiter acquire(std::size_t count, StopToken stop = {}) noexcept;
-  /// nullopt: fewer are free, or others wait.
+  /// Returns nullopt if fewer are free, or if others wait.
   [[nodiscard]] std::optional<Permit> try_acquire(std::size_t count = 1);
   [[nodiscard]] std::size_t available() const noexcept { return free_; }
 
@@ -79,7 +79,7 @@ class [[nodiscard("a permit is released where it dies")]] Semaphore::Permit {
     return *this;
   }
   ~Permit() { release(); }
-  /// Before its end; harmless when it was released or moved from.
+  /// Releases it before its end; does nothing if it was released or moved from.
   void release() noexcept {
     if (Semaphore* semaphore = std::exchange(semaphore_, nullptr)) {
       semaphore->release(count_);
@@ -140,7 +140,7 @@ inline Semaphore::Awaiter Semaphore::acquire(std::size_t count, StopToken stop) 
 inline std::optional<Semaphore::Permit> Semaphore::try_acquire(std::size_t count) {
   return take(count) ? std::optional(Permit(*this, count)) : std::nullopt;
 }
-// In their order, as far as the free permits go; a permit that is given here is not free any more.
+// Gives permits to the waiting coroutines in their order, as far as the free permits go.
 inline void Semaphore::serve() noexcept {
   for (auto* next = static_cast<Awaiter*>(waiting_.first());
        next != nullptr && next->count_ <= free_; next = static_cast<Awaiter*>(waiting_.first())) {

@@ -1,7 +1,7 @@
-// runtime/sleep.hpp — letting others run: yield(), sleep_for(), sleep_until().
+// runtime/sleep.hpp — lets others run: yield(), sleep_for(), sleep_until().
 //
 // Thread rule: the loop's thread.
-// A duration that is too long for the clock never ends.
+// A sleep whose duration is too long for the clock never ends.
 // Cancel rule: a sleep with a StopToken ends at once with Stopped; yield() is not cancelled.
 //
 //   co_await yield();
@@ -91,7 +91,7 @@ class SleepAwaiter {
 
 }  // namespace detail
 
-/// Everything that is queued on this loop runs before this coroutine goes on.
+/// co_await lasts until everything that is queued on this loop now has run.
 [[nodiscard]] inline detail::YieldAwaiter yield() noexcept { return {}; }
 
 [[nodiscard]] inline detail::SleepAwaiter sleep_until(TimePoint deadline,

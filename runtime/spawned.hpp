@@ -1,10 +1,12 @@
 // runtime/spawned.hpp — the result of a task that was spawned in a scope.
 //
 // The task runs in the scope like any other, and the scope waits for it; its value, or its failure,
-// is for the one that holds the Spawned. A failure is the scope's if the Spawned has gone before,
-// and is reported (runtime/report.hpp) if the Spawned goes without having been asked for it. Thread
-// rule: of the loop's thread. Cancel rule: result(stop) ends with Stopped, the task goes on. The
-// scope's stop reaches the task.
+// goes to the holder of the Spawned. If the Spawned was destroyed before, a failure is the scope's.
+// If the Spawned is destroyed without having been asked for the result, the failure is reported
+// (runtime/report.hpp).
+// Thread rule: the loop's thread.
+// Cancel rule: result(stop) ends with Stopped, and the task goes on. The scope's stop reaches the
+// task.
 //
 //   Spawned<int> answer = spawn_result(scope, "answer", &compute, 42);
 //   ...   // meanwhile
@@ -71,7 +73,7 @@ class [[nodiscard("it holds the task's result; scope.spawn() is for tasks withou
       : state_(std::move(state)) {}
 
   [[nodiscard]] bool done() const noexcept { return state_->done.is_set(); }
-  /// co_await: what the task returned, or threw. Once.
+  /// co_await returns the task's value or rethrows its exception. Once.
   [[nodiscard]] Task<T> result(StopToken stop = {}) { return take(state_, std::move(stop)); }
 
  private:
@@ -85,7 +87,7 @@ class [[nodiscard("it holds the task's result; scope.spawn() is for tasks withou
   std::shared_ptr<detail::SpawnedState<T>> state_;
 };
 
-/// scope.spawn(name, factory, args...), whose result is wanted.
+/// Does scope.spawn(name, factory, args...), and keeps the task's result.
 template <class Factory, class... Args>
   requires TaskFactory<Factory, Args...>
 Spawned<TaskResult<Factory, Args...>> spawn_result(Scope& scope, Name name, Factory factory,

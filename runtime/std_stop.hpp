@@ -1,8 +1,9 @@
-// runtime/std_stop.hpp — stops from and for code that knows std::stop_token.
+// runtime/std_stop.hpp — passes stops between the runtime's tokens and std::stop_token.
 //
-// Thread rule: StopFromStd is told from any thread, and its scope or source lives on the handle's
-// loop. StdStop is of the loop's thread; its token() may be looked at by any.
-// Both tell at once what was requested before.
+// Thread rule: any thread may request the stop that StopFromStd passes on; its scope or source
+// lives on the handle's loop. StdStop belongs to the loop's thread; any thread may look at its
+// token().
+// Both also pass on, at once, a stop that was requested before.
 //
 //   const StopFromStd from(thread_token, scope.stop_handle());   // while it lives
 //   const StdStop to(co_await current_stop_token());
@@ -16,7 +17,7 @@
 
 namespace tandem {
 
-/// While it lives, a stop of `from` stops what `to` is of.
+/// While it lives, a stop of `from` requests the stop of `to`.
 class StopFromStd {
  public:
   StopFromStd(std::stop_token from, StopHandle to)
@@ -30,7 +31,8 @@ class StopFromStd {
   std::stop_callback<Request> callback_;
 };
 
-/// A std::stop_token that is stopped with `from`, while this lives. It may outlive that.
+/// Makes a std::stop_token that is stopped with `from` while this object lives. The object may
+/// outlive the source of `from`.
 class StdStop : LooseStopCallback {
  public:
   explicit StdStop(const StopToken& from)

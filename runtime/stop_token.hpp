@@ -1,9 +1,9 @@
-// runtime/stop_token.hpp — asking work to stop, and noticing it.
+// runtime/stop_token.hpp — asks work to stop, and lets the work notice it.
 //
-// A StopSource belongs to one loop. A token that outlives it says what it said last, and stops
-// nothing any more.
-// Stopping is a request: what is in flight is told, and completes (an await that was stopped throws
-// Stopped). Nothing is destroyed under anyone.
+// A StopSource belongs to one loop. A token that outlives its source keeps its last answer, and
+// stops nothing any more.
+// Stopping is a request: the operations in flight are told, and complete (an await that was stopped
+// throws Stopped). Nothing is destroyed while it is in use.
 // Thread rule: the loop's thread; StopHandle::request_stop() from any thread, by a post to the
 // loop.
 //
@@ -25,15 +25,15 @@ namespace tandem {
 
 class EventLoop;
 
-/// An await throws it when it was told to stop. It is no error: a scope that asked for it ignores
-/// it.
+/// An await that was told to stop throws it. It is no error: a scope that asked for the stop
+/// ignores it.
 class Stopped : public std::exception {
  public:
   [[nodiscard]] const char* what() const noexcept override { return "stopped"; }
 };
 
-/// An intrusive list node of what wants to be told. It is told at most once, and is out of the
-/// list by then.
+/// An intrusive list node of an object that is to be told of the stop. It is told at most once, and
+/// has left the list by then.
 struct StopCallback {
   using OnStop = void (*)(StopCallback&) noexcept;
   explicit StopCallback(OnStop function) noexcept : on_stop(function) {}
@@ -56,12 +56,12 @@ struct StopCallback {
   StopCallback** link_to_this = nullptr;  // the pointer that points here; null: not in a list
 };
 
-/// One that may outlive the source, which coroutines that wait may not: when the source dies, it is
-/// out of the list, and `on_end` is called.
+/// A callback that may outlive the source, which waiting coroutines may not. When the source is
+/// destroyed, the callback leaves the list and `on_end` is called.
 struct LooseStopCallback : StopCallback {
   LooseStopCallback(OnStop function, OnStop end) noexcept
       : StopCallback(&LooseStopCallback::tell), then(function), on_end(end) {}
-  /// The on_stop of all of them, by which a source knows them.
+  /// The on_stop of all loose callbacks, by which a source recognises them.
   static void tell(StopCallback& callback) noexcept;
 
   OnStop then;
@@ -73,7 +73,7 @@ namespace detail {
 struct StopState {
   bool requested = false;
   bool orphaned = false;        // the source is gone
-  StopState* parent = nullptr;  // whose stop is this one's, too; null: none, or both are stopped
+  StopState* parent = nullptr;  // its stop is this one's, too; null: none, or both are stopped
   std::atomic<std::uint32_t> references{1};
   StopCallback* first = nullptr;
 
@@ -95,7 +95,7 @@ class StopToken {
  public:
   /// A token that never stops anything.
   constexpr StopToken() noexcept = default;
-  /// Internal: of a source.
+  /// Internal: the token of a source.
   explicit StopToken(detail::StopState* state) noexcept : state_(state) { state_->add_reference(); }
   constexpr StopToken(const StopToken& other) noexcept : state_(other.state_) {
     if (state_ != nullptr) {
@@ -116,14 +116,14 @@ class StopToken {
   [[nodiscard]] bool stop_requested() const noexcept {
     return state_ != nullptr && state_->requested;
   }
-  /// False: of a token that never stops anything.
+  /// False for a token that never stops anything.
   [[nodiscard]] bool can_stop() const noexcept { return state_ != nullptr; }
   void throw_if_stopped() const {
     if (stop_requested()) {
       throw Stopped();
     }
   }
-  /// A stop of what `other` is of stops this, too (and has not done so yet).
+  /// True if a stop of the source of `other` will stop this one, too (and has not done so yet).
   [[nodiscard]] bool stops_with(const StopToken& other) const noexcept {
     const detail::StopState* at = state_;
     while (at != nullptr && at != other.state_) {
@@ -131,7 +131,7 @@ class StopToken {
     }
     return at != nullptr;
   }
-  /// `callback` is called at the request; within this, if stop was requested before.
+  /// Has `callback` called at the stop request; calls it at once if stop was requested before.
   void link(StopCallback& callback) const noexcept {
     if (state_ == nullptr || state_->requested || state_->orphaned) {
       if (stop_requested()) {
@@ -172,18 +172,18 @@ class StopSource {
   StopSource() : StopSource(StopToken()) {}
   /// Stops when `parent` stops, too.
   explicit StopSource(StopToken parent);
-  /// No coroutine may wait on a token any more. Sources below it live on, and are not stopped by
-  /// it.
+  /// No coroutine may wait on one of its tokens any more. Sources below it live on, and it does not
+  /// stop them.
   ~StopSource();
   StopSource(const StopSource&) = delete;
   StopSource& operator=(const StopSource&) = delete;
 
   [[nodiscard]] StopToken token() noexcept { return StopToken(state_); }
   [[nodiscard]] bool stop_requested() const noexcept { return state_->requested; }
-  /// Tells all that wait, once. They act on it later, through the loop's queue.
+  /// Tells all that are linked, once. The coroutines go on later, through the loop's queue.
   void request_stop() noexcept;
   [[nodiscard]] StopHandle handle(EventLoop& loop);
-  /// Those that wait are not told any more: for one whose coroutines never go on.
+  /// Unlinks all callbacks without telling them: for a source whose coroutines never go on.
   void forget_all() noexcept;
 
  private:

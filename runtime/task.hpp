@@ -1,11 +1,11 @@
-// runtime/task.hpp — Task<T>: the coroutine that everything asynchronous is written as.
+// runtime/task.hpp — Task<T>: the coroutine type of all asynchronous functions.
 //
-// Lazy (runs when awaited), immovable (so it is awaited where it was made, while its arguments
-// live), awaited exactly once, ends with a value or an exception. Awaiting is a symmetric transfer:
-// chains of any length use no stack.
+// A task is lazy (it runs when it is awaited) and immovable (so it is awaited where it was made,
+// while its arguments live). It is awaited exactly once, and ends with a value or an exception.
+// Awaiting is a symmetric transfer: chains of any length use no stack.
 // Thread rule: made, resumed and destroyed on the loop's thread.
-// Cancel rule: a task is not cancelled from outside; what it awaits is (StopToken), and a task
-// whose awaited operation is in flight must never be destroyed.
+// Cancel rule: a task is not cancelled from outside; the operation that it awaits is (StopToken). A
+// task must never be destroyed while that operation is in flight.
 // Parameters are taken by value, and a lambda that is a coroutine captures nothing: captures live
 // in the closure, which may be gone when the coroutine runs on.
 //
@@ -32,8 +32,7 @@ namespace tandem {
 class Scope;
 namespace detail {
 struct LeaveScope;
-/// The time of this thread's loop when it last looked at its clock: what a co_await is stamped
-/// with.
+/// The time at which this thread's loop last looked at its clock; each co_await is stamped with it.
 extern TANDEM_NEAR_THREAD_LOCAL std::int64_t t_loop_time_ns;
 }  // namespace detail
 
@@ -56,9 +55,9 @@ struct TaskPromiseBase {
   static void operator delete(void* block, std::size_t bytes) noexcept {
     FrameRecycler::deallocate(block, bytes);
   }
-  // Code that is compiled with -fcoro-aligned-allocation calls it: the frame's variables say how
-  // far. There is no such operator delete: without that option clang would choose it for results
-  // that ask for more than 16 bytes, and refuse its own choice.
+  // Code that is compiled with -fcoro-aligned-allocation calls it, with the alignment of the
+  // frame's variables. There is no operator delete with an alignment: without that option clang
+  // would choose it for results that ask for more than 16 bytes, and refuse its own choice.
   static void* operator new(std::size_t bytes, std::align_val_t alignment) {
     return FrameRecycler::allocate(bytes, alignment);
   }

@@ -1,7 +1,7 @@
-// runtime/trace.hpp — what ran when: into rings, one per thread. runtime/trace_file.hpp writes
-// them.
+// runtime/trace.hpp — records what ran when, into one ring per thread; runtime/trace_file.hpp
+// writes them.
 //
-// Recorded by the runtime itself: each run of a task on its loop, each task from spawn to end, each
+// The runtime itself records each run of a task on its loop, each task from spawn to end, each
 // await (what it waited for, from suspend to resume), each handler, an arrow for each message from
 // its send to its handler (across threads, too), how full a mailbox is, each pool chunk and each
 // job of a compute lane. Processes are ranks, device streams have tracks of their own. With the
@@ -31,17 +31,17 @@ extern std::atomic<bool> of_some_steps;
 /// The kind of a record; the letters are those of the Chrome trace format.
 enum class Kind : std::uint8_t {
   kSpan = 'X',     // start and duration on this thread; part `number` of `extra`, if that is not 0
-  kHandler = 'H',  // the same, of a message: its arrow is the id, how many wait behind it the
-                   // number, their mailbox's name `extra`
+  kHandler = 'H',  // a message's handler: `id` is its arrow, `number` how many wait behind it,
+                   // `extra` the name of their mailbox
   kTrack = 'D',    // start and duration on a track, whose name's address is `extra`
-  kAsync = 'a',    // start and duration of what may overlap; nests in what has the same id
+  kAsync = 'a',    // start and duration of a span that may overlap; nests in those of its id
   kTaskBegin = 'b',  // of a task that may suspend: async, by id
   kTaskEnd = 'e',
   kFlowStart = 's',  // a message leaves
   kInstant = 'i',
-  kCounter = 'C',   // the value is the id
-  kStep = 'S',      // one begins; its number is the id
-  kRankArrow = 'r'  // leaves this rank (`number` 0), or comes to it; on the track `extra`
+  kCounter = 'C',   // a value over time; `id` is the value
+  kStep = 'S',      // a step begins; `id` is its number
+  kRankArrow = 'r'  // an arrow from this rank (`number` 0) or to it, on the track `extra`
 };
 struct Record {
   Kind kind = Kind::kSpan;
@@ -64,22 +64,24 @@ std::uint64_t next_id() noexcept;
 /// True while records are taken.
 [[nodiscard]] inline bool enabled() noexcept { return detail::on.load(std::memory_order_relaxed); }
 struct Options {
-  // Each thread keeps its last records, from its next one on; rounded up to a power of two.
+  // The number of its last records that each thread keeps, rounded up to a power of two. A thread
+  // that has a ring already keeps that.
   std::size_t records_per_thread = std::size_t{1} << 16;
   std::size_t records_of_caller = 0;  // the calling thread's, if it is to keep more
-  // Only these steps (begin_step()) are recorded. 0: recording begins at once.
+  // Recording is limited to these steps (begin_step()); first_step 0: it begins at once.
   std::int64_t first_step = 0;
   std::int64_t last_step = std::numeric_limits<std::int64_t>::max();
 };
 void enable(const Options& options = {});
 void disable() noexcept;
-/// Bytes that the rings of the caller and of that number of other threads hold once full; 0 where
-/// nothing is to be recorded.
+/// Returns the bytes that the rings of the caller and of `other_threads` other threads hold once
+/// full; 0 if nothing is to be recorded.
 [[nodiscard]] std::size_t bytes_at_most(std::size_t other_threads);
-/// Drops what was recorded. Only while no thread records.
+/// Drops all records. Called only while no thread records.
 void clear();
 
-/// A step begins: a mark with its number, and where Options says so, records from here on or none.
+/// Marks the beginning of the step `number`; if Options names steps, starts or stops recording
+/// here.
 inline void begin_step(std::int64_t number) noexcept {
   if (detail::of_some_steps.load(std::memory_order_relaxed)) [[unlikely]] {
     detail::switch_for_step(number);
@@ -92,16 +94,16 @@ inline void begin_step(std::int64_t number) noexcept {
   }
 }
 
-/// How the calling thread is called in the file.
+/// Sets the calling thread's name in the file.
 void set_thread_name(const std::string& name);
-/// The rank that this process's records belong to (before: none, and the process id stands in the
-/// file).
+/// Sets the rank that this process's records belong to (before, they have none, and the process id
+/// stands in the file).
 void set_rank(int rank) noexcept;
-/// The rank that the calling thread's records belong to from now on, for several ranks in one
-/// process; -1: the process's.
+/// Sets the rank that the calling thread's records belong to from now on, for several ranks in one
+/// process; -1: the process's rank.
 void set_thread_rank(int rank) noexcept;
 
-/// A point in time.
+/// Records a point in time.
 inline void instant(Name name) noexcept {
   if (enabled()) [[unlikely]] {
     detail::record(
@@ -109,7 +111,7 @@ inline void instant(Name name) noexcept {
   }
 }
 
-/// A value over time.
+/// Records the value that the counter `name` has now.
 inline void counter(Name name, std::uint64_t value) noexcept {
   if (enabled()) [[unlikely]] {
     detail::record({.kind = detail::Kind::kCounter,
@@ -130,8 +132,8 @@ inline void track_span(Name track, Name name, std::int64_t start_ns, std::int64_
                     .extra = reinterpret_cast<std::uintptr_t>(track.c_str())});
   }
 }
-/// An arrow to another rank, or from one, in a span of that track; both ends name the same `id`.
-/// The file has those of which both ends are there.
+/// Records one end of an arrow to another rank, or from one, in a span of that track; both ends
+/// name the same `id`. The file has the arrows that have both ends.
 inline void rank_arrow(Name track, bool leaves, std::int64_t at_ns, std::uint64_t id) noexcept {
   if (enabled()) [[unlikely]] {
     detail::record({.kind = detail::Kind::kRankArrow,
@@ -154,8 +156,8 @@ struct Part {
 
 }  // namespace trace
 
-/// Records the time from here to the end of the block. Not across a co_await: on one thread spans
-/// must nest.
+/// Records the time from here to the end of the block. It must not live across a co_await: on one
+/// thread spans must nest.
 class TraceSpan {
  public:
   explicit TraceSpan(Name name, trace::Part part = {}) noexcept {
@@ -185,8 +187,8 @@ class TraceSpan {
   std::int64_t start_ns_ = 0;
 };
 
-/// The same across co_awaits, where others run meanwhile: on a track of its own. `name` null:
-/// nothing.
+/// Records the same across co_awaits, on a track of its own, because others run meanwhile. Records
+/// nothing if `name` is null.
 class AsyncTraceSpan {
  public:
   explicit AsyncTraceSpan(const char* name) noexcept {

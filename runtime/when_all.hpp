@@ -1,8 +1,8 @@
 // runtime/when_all.hpp — several tasks at once, and all of their values.
 //
-// Each runs as a task of a scope of its own, whose stop token is what current_stop_token() finds
-// there. The first failure stops the others; when all have ended it is rethrown. A stop of the
-// caller's scope stops all: then it throws Stopped. Tasks are awaited in the expression that makes
+// They run as tasks of a new scope, whose stop token current_stop_token() returns in them. The
+// first failure stops the others, and is rethrown when all have ended. A stop of the caller's scope
+// stops all of them; then the await throws Stopped. Tasks are awaited in the expression that makes
 // them; a range of arguments makes one task each, in its order.
 // Thread rule: the loop's thread.
 // Cancel rule: as its tasks; nothing runs on when the await has ended.
@@ -35,8 +35,8 @@ using ValueOrUnit = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
 
 namespace detail {
 
-/// Several tasks, awaited in the full expression that made them: so they outlive the wait. Awaited
-/// as an rvalue only.
+/// Several tasks, which are awaited in the full expression that made them, so that they outlive the
+/// wait. It is awaited only as an rvalue.
 template <class Result>
 class [[nodiscard("it runs only when it is awaited")]] TaskGroup {
  public:
@@ -60,8 +60,8 @@ Task<> run_into(std::optional<ValueOrUnit<T>>* value, Task<T>* task) {
   }
 }
 
-// `item` is of the one that waits for this. (Passed on by value, clang 19 lays it out below its
-// alignment.)
+// `item` belongs to the coroutine that waits for this one. (If it were passed on by value, clang 19
+// would lay it out below its alignment.)
 template <class T, class Factory, class Item>
 Task<> make_into(std::optional<ValueOrUnit<T>>* value, Factory factory, Item* item) {
   if constexpr (std::is_void_v<T>) {
@@ -72,7 +72,7 @@ Task<> make_into(std::optional<ValueOrUnit<T>>* value, Factory factory, Item* it
   }
 }
 
-/// The items of a range: copies of an lvalue's, moved from an rvalue's.
+/// Returns the items of a range, copied from an lvalue or moved from an rvalue.
 template <std::ranges::input_range Items>
 std::deque<std::ranges::range_value_t<Items>> items_of(Items&& items) {
   std::deque<std::ranges::range_value_t<Items>> all;
@@ -86,7 +86,7 @@ std::deque<std::ranges::range_value_t<Items>> items_of(Items&& items) {
   return all;
 }
 
-/// The token of the scope that this runs in, to make one below it.
+/// Returns the token of `scope` (null: one that never stops), to make a scope below it.
 inline StopToken token_of(Scope* scope) noexcept {
   return scope != nullptr ? scope->stop_token() : StopToken();
 }
@@ -101,7 +101,7 @@ Task<std::tuple<ValueOrUnit<Ts>...>> all_of(std::tuple<Task<Ts>*...> tasks) {
   }(std::index_sequence_for<Ts...>());
   co_await scope.join();
   if (!std::apply([](const auto&... value) { return (value.has_value() && ...); }, values)) {
-    throw Stopped();  // as asked by the caller's scope: no failure
+    throw Stopped();  // the caller's scope asked for it: no failure
   }
   co_return std::apply(
       [](auto&... value) { return std::tuple<ValueOrUnit<Ts>...>(std::move(*value)...); }, values);
@@ -128,7 +128,8 @@ Task<std::vector<ValueOrUnit<T>>> all_of_range(std::deque<Item> items, Factory f
 
 }  // namespace detail
 
-/// co_await: the values of all, in a tuple. To be awaited at once: it refers to the tasks.
+/// co_await returns the values of all tasks, in a tuple. It is to be awaited at once, because it
+/// refers to the tasks.
 template <class... Ts>
   requires(sizeof...(Ts) > 0 && !(std::is_reference_v<Ts> || ...))
 [[nodiscard]] auto when_all(Task<Ts>&&... tasks) {
@@ -136,7 +137,7 @@ template <class... Ts>
       [&] { return detail::all_of<Ts...>(std::tuple<Task<Ts>*...>(&tasks...)); });
 }
 
-/// co_await: the values of factory(item) for each item, in the order of `items`.
+/// co_await returns the values of factory(item) for each item, in the order of `items`.
 template <std::ranges::input_range Items, class Factory>
   requires TaskFactory<Factory, std::ranges::range_value_t<Items>>
 [[nodiscard]] auto when_all(Items&& items, Factory factory) {

@@ -1,13 +1,13 @@
 // runtime/with_deadline.hpp — a task that has to end by a point in time.
 //
-// At the deadline the task is asked to stop (its stop token is what current_stop_token() finds
-// there). When it has ended, DeadlineExceeded is thrown: a value that it returns after it was asked
-// to stop is dropped, a failure other than Stopped is rethrown as it is. One that has ended before
-// it was asked, in the same turn of the loop perhaps, keeps its value.
+// At the deadline the task is asked to stop (current_stop_token() returns its stop token there).
+// When it has ended, DeadlineExceeded is thrown: a value that it returns after it was asked to stop
+// is dropped, and a failure other than Stopped is rethrown as it is. A task that has ended before
+// it was asked, perhaps in the same turn of the loop, keeps its value.
 // Thread rule: the loop's thread.
-// Cancel rule: as its task, which is never left behind: one that ignores its stop token delays the
-// exception, not the deadline. One that still runs a second after its deadline is reported once
-// (runtime/report.hpp), with the await that keeps it waiting.
+// Cancel rule: as its task, which is never left behind: a task that ignores its stop token delays
+// the exception, not the deadline. A task that still runs a second after its deadline is reported
+// once (runtime/report.hpp), with the await that keeps it waiting.
 //
 //   Bytes bytes = co_await with_deadline(100ms, &read_all, path);
 //   Task<Bytes> read_all(std::string path) { StopToken stop = co_await current_stop_token(); ... }
@@ -29,7 +29,8 @@ namespace tandem {
 
 namespace detail {
 
-/// Stops a scope when it is due; due a second time, it says what the scope's tasks wait for.
+/// Stops a scope when it is due. When it is due a second time, it reports what the scope's tasks
+/// wait for.
 struct DeadlineTimer final : LooseTimer {
   static constexpr Duration kPatience = std::chrono::seconds(1);
 
@@ -91,7 +92,7 @@ Task<TaskResult<Factory, Args...>> end_by(When when, Factory factory, Args... ar
 
 }  // namespace detail
 
-/// co_await: what factory(args...), a Task, returns, if it does so before `deadline`.
+/// co_await returns the value of factory(args...), a Task, if it ends before `deadline`.
 template <class Factory, class... Args>
   requires TaskFactory<Factory, Args...>
 Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory factory,
@@ -99,7 +100,7 @@ Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory fac
   return detail::end_by(deadline, std::move(factory), std::move(args)...);
 }
 
-/// The same, `limit` from the begin of the task.
+/// Does the same, with a deadline of `limit` after the beginning of the task.
 template <class Factory, class... Args>
   requires TaskFactory<Factory, Args...>
 Task<TaskResult<Factory, Args...>> with_deadline(Duration limit, Factory factory, Args... args) {

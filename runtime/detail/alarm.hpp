@@ -23,7 +23,8 @@ class Alarm {
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  /// `at_ns`: on steady_clock; kNever: no more. Throws Error where no descriptor is left for it.
+  /// Sets the alarm to `at_ns` on steady_clock; kNever switches it off. Throws Error if no
+  /// descriptor is left for the timerfd.
   void set(std::int64_t at_ns);
 
  private:

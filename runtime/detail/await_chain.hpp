@@ -16,12 +16,12 @@
 namespace tandem {
 
 [[nodiscard]] std::string describe_await_chain(const TaskPromiseBase& root, TimePoint now);
-/// The task at the chain's end: the one that is suspended in something that is no task.
+/// Returns the task at the chain's end, which awaits something that is no task.
 [[nodiscard]] const TaskPromiseBase& await_leaf(const TaskPromiseBase& root) noexcept;
 
 namespace detail {
-/// "parse" from "Task<> app::(anonymous namespace)::parse(Reader *, int)"; "lambda" from a
-/// lambda's.
+/// Returns a function's short name: "parse" for "Task<> app::(anonymous namespace)::parse(Reader *,
+/// int)", and "lambda" for a lambda.
 [[nodiscard]] std::string short_function_name(std::string_view function);
 }  // namespace detail
 

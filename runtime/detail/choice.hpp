@@ -20,12 +20,12 @@ struct Candidate {
   Candidate() = default;
   Candidate(const Candidate&) = delete;
   Candidate& operator=(const Candidate&) = delete;
-  /// Takes a value that is there now; false: there is none.
+  /// Takes a value if the channel has one now; returns false if it has none.
   virtual bool take() = 0;
   [[nodiscard]] virtual bool has_value() const noexcept = 0;
-  /// The value goes back to the front of its channel.
+  /// Puts the value back at the front of its channel.
   virtual void give_back() = 0;
-  /// No value comes any more, but for those that are there.
+  /// True if the channel is closed: only the values that it holds still come.
   [[nodiscard]] virtual bool closed() const noexcept = 0;
   virtual WaitList& list() noexcept = 0;
   virtual ListedWaiter& waiter() noexcept = 0;
@@ -34,8 +34,9 @@ struct Candidate {
   ~Candidate() = default;
 };
 
-/// The number of the candidate that has a value then; all.size(): all are closed and empty. Throws
-/// DeadlineExceeded, or Stopped; the candidates were made with `stop`.
+/// Waits until a candidate has taken a value and returns its index; returns all.size() if all
+/// channels are closed and empty. Throws DeadlineExceeded or Stopped. The candidates must have been
+/// made with the same `stop`.
 Task<std::size_t> choose(std::vector<Candidate*> all, TimePoint deadline, StopToken stop);
 
 }  // namespace tandem::detail

@@ -13,14 +13,14 @@ namespace tandem::detail {
 
 class ForeignWake {
  public:
-  /// Throws Error where no descriptor is left.
+  /// Throws Error if no descriptor is left.
   explicit ForeignWake(asio::io_context& reactor);
   ForeignWake(const ForeignWake&) = delete;
   ForeignWake& operator=(const ForeignWake&) = delete;
 
   /// The reactor's descriptor; the reactor owns it.
   [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
-  /// It can be read until the reactor has been polled. Never blocks, never fails.
+  /// Makes the descriptor readable until the reactor has been polled. Never blocks, never fails.
   void ring() noexcept;
 
  private:

@@ -4,9 +4,9 @@
 // A frame is taken from, and given back to, the recycler of the loop that runs on this thread;
 // without one it comes from malloc. All memory comes from malloc with the size of its class, so a
 // frame may be returned to another loop's recycler. In sanitizer builds nothing is reused, and in
-// debug builds a freed frame is overwritten: a dangling use shows at once. Every block is aligned
-// to kAlignment, which the widest SIMD variables need; a frame that asks for more takes the block
-// that was given back last, if that is aligned so, or a new one.
+// debug builds a freed frame is overwritten, so that a later use of it shows at once. Every block
+// is aligned to kAlignment, which the widest SIMD variables need; a frame that needs more takes the
+// block that was given back last, if its alignment suffices, or a new block.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -36,8 +36,8 @@ class FrameRecycler {
   FrameRecycler(const FrameRecycler&) = delete;
   FrameRecycler& operator=(const FrameRecycler&) = delete;
 
-  /// The recycler that frames of this thread use from now on (null: malloc); returns the one
-  /// before.
+  /// Sets the recycler that this thread's frames use from now on (null: malloc), and returns the
+  /// previous one.
   static FrameRecycler* install(FrameRecycler* recycler) noexcept {
     return std::exchange(detail::t_recycler, recycler);
   }
@@ -60,8 +60,7 @@ class FrameRecycler {
     }
     return allocate_new(kReuse ? index * kGranule : bytes);
   }
-  /// The same for a frame of any alignment. It is given back like all others, so that a frame goes
-  /// by its size alone.
+  /// Allocates a frame of any alignment. It is given back like all others, by its size alone.
   static void* allocate(std::size_t bytes, std::align_val_t alignment) {
     return static_cast<std::size_t>(alignment) <= kAlignment ? allocate(bytes)
                                                              : allocate_wide(bytes, alignment);
@@ -89,7 +88,7 @@ class FrameRecycler {
   static constexpr bool kReuse = !kAddressSanitizer && !kThreadSanitizer;
   static constexpr std::size_t kGranule = 64;
   static constexpr std::size_t kClasses = 64;          // up to 4 KiB; larger frames go to malloc
-  static constexpr std::size_t kKeptPerClass = 16384;  // blocks; what is beyond goes back to malloc
+  static constexpr std::size_t kKeptPerClass = 16384;  // blocks; further ones go back to malloc
 
   struct Block {
     Block* next;

@@ -1,8 +1,8 @@
 // runtime/detail/linked_queue.hpp — a first-in, first-out queue with removal from the middle in
 // constant time.
 //
-// For nodes that wait and may be stopped, any number at a time. Intrusive: a node has `next`, as an
-// Op has, and `previous`.
+// It is for nodes that wait and may be stopped, any number at a time. It is intrusive: a node has
+// the members `next` (as an Op has) and `previous`.
 // Thread rule: one thread. Internal.
 #pragma once
 
@@ -24,7 +24,7 @@ class LinkedQueue {
     last_ = &node;
   }
 
-  /// The oldest, which is in no queue then; null when empty.
+  /// Removes and returns the oldest node; null if the queue is empty.
   Node* pop() noexcept {
     Node* node = first_;
     if (node != nullptr) {
@@ -33,7 +33,7 @@ class LinkedQueue {
     return node;
   }
 
-  /// `node` is in this queue.
+  /// Removes `node`, which must be in this queue.
   void take_out(Node& node) noexcept {
     Node* const next = static_cast<Node*>(node.next);
     if (node.previous != nullptr) {
@@ -49,7 +49,7 @@ class LinkedQueue {
     node.previous = nullptr;
   }
 
-  /// The oldest; null when empty. The others follow by their `next`.
+  /// Returns the oldest node; null if the queue is empty. The others follow by their `next`.
   [[nodiscard]] Node* first() const noexcept { return first_; }
 
  private:

@@ -29,9 +29,9 @@ class LoopLink {
       delete this;
     }
   }
-  /// Posts to the loop; false if it is gone.
+  /// Posts to the loop; returns false if the loop is gone.
   [[nodiscard]] bool post(Op& op) noexcept;
-  /// The loop calls it when it dies.
+  /// The loop calls this when it is destroyed.
   void cut() noexcept {
     const std::lock_guard lock(mutex_);
     loop_ = nullptr;

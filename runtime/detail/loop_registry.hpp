@@ -1,7 +1,8 @@
 // runtime/detail/loop_registry.hpp — the lists of a loop's scopes and mailboxes, and the observer
 // of its messages.
 //
-// Intrusive lists, of the loop's thread (or of the owner's while the loop does not run). Internal.
+// The lists are intrusive. Internal.
+// Thread rule: the loop's thread (or the owner's while the loop does not run).
 #pragma once
 
 #include "runtime/detail/root_task.hpp"

@@ -1,4 +1,5 @@
-// runtime/detail/loose_timer.hpp — a timer whose owner may end at any time, in constant time.
+// runtime/detail/loose_timer.hpp — a timer whose owner may be destroyed at any time, in constant
+// time.
 //
 // A timer that is due is in the loop's queue, where finding it would take time proportional to the
 // queue. So the timer has memory of its own: if it is due when its owner ends, it stays in the
@@ -6,7 +7,7 @@
 // Thread rule: the loop's thread. Internal.
 //
 //   struct Limit : LooseTimer { void be_due() noexcept override; };
-//   limit.start(loop, deadline);   // again from be_due(), if it likes
+//   limit.start(loop, deadline);   // be_due() may start it again
 #pragma once
 
 #include <utility>
@@ -22,14 +23,14 @@ class LooseTimer {
   LooseTimer(const LooseTimer&) = delete;
   LooseTimer& operator=(const LooseTimer&) = delete;
 
-  /// Once, or from be_due().
+  /// Arms the timer. It is called once, and again only from be_due().
   void start(EventLoop& loop, TimePoint deadline) {
     if (shot_ == nullptr) {
       shot_ = new Shot(*this, loop);
     }
     loop.arm(*shot_, deadline);
   }
-  /// be_due() is not called any more.
+  /// Ends the timer: be_due() is not called any more.
   void end() noexcept {
     if (Shot* const shot = std::exchange(shot_, nullptr)) {
       shot->owner = nullptr;
@@ -56,7 +57,7 @@ class LooseTimer {
       if (self.owner != nullptr) {
         self.owner->be_due();
       }
-      // It has ended, or was not started again.
+      // The owner has ended the timer, or has not started it again.
       if (self.owner == nullptr) {
         delete &self;
       } else if (!self.armed()) {

@@ -1,13 +1,13 @@
 // runtime/detail/mpsc_inbox.hpp — many producers push intrusive nodes, one consumer takes them all,
 // in the order of arrival.
 //
-// A push is one compare-and-swap on the head. The head also says that the consumer sleeps: the one
-// producer that replaces that tag has to wake it, so there is exactly one wake per sleep (the idea
-// is CAF's lifo_inbox).
+// A push is one compare-and-swap on the head. The head may also hold a tag, which says that the
+// consumer sleeps: the one producer that replaces the tag has to wake it, so there is exactly one
+// wake per sleep (the idea is CAF's lifo_inbox).
 // Thread rule: push() from any thread; everything else from the consumer's thread alone.
 // Invariant: a node that was pushed is taken exactly once; the order of one producer's nodes is
 // kept.
-// A consumer that only looks (seems_empty()) is not asleep: pushing to it costs no wake.
+// A consumer that only polls (seems_empty()) is not asleep: pushing to it costs no wake.
 // Explored by tests/model/, together with sleep_until_woken() and PendingWakeups.
 #pragma once
 
@@ -25,7 +25,7 @@ class BasicMpscInbox {
   BasicMpscInbox(const BasicMpscInbox&) = delete;
   BasicMpscInbox& operator=(const BasicMpscInbox&) = delete;
 
-  /// True: the consumer slept and this caller alone has to wake it.
+  /// Returns true if the consumer sleeps; then this caller alone has to wake it.
   [[nodiscard]] bool push(Node& op) noexcept {
     Node* head = head_.load(std::memory_order_relaxed);
     do {
@@ -36,7 +36,7 @@ class BasicMpscInbox {
     return head == asleep();
   }
 
-  /// Appends everything that arrived to `queue`, oldest first; true if there was anything.
+  /// Appends everything that arrived to `queue`, oldest first; returns true if there was anything.
   bool take_all(OpQueue<Node>& queue) noexcept {
     if (head_.load(std::memory_order_relaxed) == nullptr) {
       return false;
@@ -44,13 +44,14 @@ class BasicMpscInbox {
     return append_in_order(head_.exchange(nullptr, std::memory_order_acquire), queue);
   }
 
-  /// True: asleep from now on, the next push returns true. False: something arrived, take it first.
+  /// Returns true if the consumer is asleep from now on (the next push returns true), and false if
+  /// something has arrived, which is to be taken first.
   [[nodiscard]] bool try_sleep() noexcept {
     Node* expected = nullptr;
     return head_.compare_exchange_strong(expected, asleep(), std::memory_order_relaxed);
   }
 
-  /// Ends a sleep. True if a producer took the tag, and so owes (or gave) a wake.
+  /// Ends a sleep. Returns true if a producer took the tag, and so owes (or gave) a wake.
   bool wake_up(OpQueue<Node>& queue) noexcept {
     Node* head = head_.exchange(nullptr, std::memory_order_acquire);
     if (head == asleep()) {
@@ -94,7 +95,7 @@ using MpscInbox = BasicMpscInbox<StdAtomics>;
 
 /// Sleeps in `reactor` until the next push; true if a producer ended the sleep, and so owes (or
 /// gave) a wake. Waking is reactor.stop(), which lasts until the next restart(): restart() comes
-/// before the tag is set, so that a wake for this sleep comes after it and is not forgotten. One
+/// before the tag is set, so that a wake for this sleep comes after it and is not forgotten. A wake
 /// for an earlier sleep that arrives late only ends this one early.
 template <class Inbox, class Node, class Reactor>
 [[nodiscard]] bool sleep_until_woken(Inbox& inbox, OpQueue<Node>& queue, Reactor& reactor) {
@@ -107,8 +108,8 @@ template <class Inbox, class Node, class Reactor>
 }
 
 /// Sleeps on `wakes` until the next push, or until `until` at the latest; true if a wake ended it.
-/// Each push that ends a sleep wakes once. One that comes as the time does has its wake taken here,
-/// or it would end the next sleep.
+/// Each push that ends a sleep wakes once. If a push comes just as the time is over, its wake is
+/// taken here; otherwise it would end the next sleep.
 template <class Inbox, class Node, class Wakes, class Time>
 bool sleep_until_woken(Inbox& inbox, OpQueue<Node>& queue, Wakes& wakes, Time until) {
   if (!inbox.try_sleep()) {
@@ -126,7 +127,7 @@ template <class Atomics>
 class BasicPendingWakeups {
  public:
   void owe() noexcept { ++pending_; }
-  /// The last that a waking thread does.
+  /// The last access of a waking thread to the sleeper.
   void paid() noexcept {
     // release: the sleeper goes on to its end only after this thread has stopped touching it.
     paid_.fetch_add(1, std::memory_order_release);
@@ -136,7 +137,7 @@ class BasicPendingWakeups {
   }
 
  private:
-  std::uint64_t pending_ = 0;  // of the sleeper
+  std::uint64_t pending_ = 0;  // written by the sleeper alone
   typename Atomics::template Atomic<std::uint64_t> paid_{0};
 };
 

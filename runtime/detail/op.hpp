@@ -1,11 +1,11 @@
 // runtime/detail/op.hpp — the unit of work that an event loop schedules, and the queue of such
 // units.
 //
-// An Op is embedded in what wants to run (a suspended coroutine's awaiter, a message, a timer),
-// so that posting never allocates.
+// An Op is embedded in the object that is to run (a suspended coroutine's awaiter, a message, a
+// timer), so that posting never allocates.
 // Thread rule: an Op belongs to its poster until run() is called, on the loop's thread; it
 // may be in one queue at a time.
-// Cancel rule: a posted Op runs; cancelling is the business of what it stands for.
+// Cancel rule: a posted Op runs; the operation that it stands for handles cancelling.
 //
 //   struct Hello : Op { Hello() : Op(&Hello::greet) {}  static void greet(Op& op) noexcept; };
 //   loop.post(hello);
@@ -28,7 +28,7 @@ struct Op {
   Run run = nullptr;
 };
 
-/// First in, first out; intrusive; of one thread.
+/// A first-in, first-out queue; intrusive; for one thread.
 template <class Node = Op>
 class OpQueue {
  public:
@@ -44,7 +44,7 @@ class OpQueue {
     tail_ = &node;
   }
 
-  /// Null when empty.
+  /// Removes and returns the oldest node; null if the queue is empty.
   Node* pop() noexcept {
     Node* node = head_;
     if (node != nullptr) {
@@ -53,10 +53,10 @@ class OpQueue {
     return node;
   }
 
-  /// The oldest; null when empty. The others follow by their `next`.
+  /// Returns the oldest node; null if the queue is empty. The others follow by their `next`.
   [[nodiscard]] Node* first() const noexcept { return head_; }
 
-  /// Takes out the oldest that `wanted` says true to; null if it never does.
+  /// Removes and returns the oldest node for which `wanted` returns true; null if there is none.
   template <class Predicate>
   Node* take_first(Predicate wanted) noexcept {
     Node* previous = nullptr;
@@ -80,12 +80,12 @@ class OpQueue {
     tail_ = &node == tail_ ? before : tail_;
   }
 
-  /// Takes `node` out wherever it is; false if it is not in this queue. Looks through the queue.
+  /// Takes `node` out; returns false if it is not in this queue. Searches the queue.
   bool take_out(Node& node) noexcept {
     return take_first([&](const Node& at) { return &at == &node; }) != nullptr;
   }
 
-  /// Moves everything of `other` behind what is here.
+  /// Moves all nodes of `other` to the end of this queue.
   void append(OpQueue& other) noexcept {
     if (other.head_ == nullptr) {
       return;

@@ -1,8 +1,8 @@
-// runtime/detail/root_task.hpp — the coroutines that no coroutine awaits: what run() drives, and
-// what a Scope spawns.
+// runtime/detail/root_task.hpp — the coroutines that no coroutine awaits: the one that run()
+// drives, and those that a Scope spawns.
 //
-// Starts when its op runs, ends by itself; its maker learns the end through what the body
-// does last. Internal.
+// A root task starts when its op runs, and ends by itself; the last act of its body tells its maker
+// that it has ended. Internal.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct ResumeOp : Op {
   }
 
   static void resume(Op& op) noexcept;
-  /// The same, with the await that ends here and the run that begins in the trace.
+  /// Resumes it, and records the await that ends and the run that begins in the trace.
   static void resume_traced(ResumeOp& self) noexcept;
 
   std::coroutine_handle<> handle;
@@ -46,7 +46,7 @@ struct ResumeOp : Op {
   std::int64_t waiting_since_ns = 0;  // 0: it does not wait, or was not traced then
 };
 
-/// The task that `waits` resumes, for the message of a check; null: none.
+/// Returns the name of the task that `waits` (may be null) resumes, for the message of a check.
 inline const char* waiting_task(const ResumeOp* waits) noexcept {
   const char* name = waits != nullptr ? waits->promise->task : nullptr;
   return name != nullptr ? name : "a task";
@@ -58,12 +58,12 @@ class RootTask {
     ResumeOp start_op;
     union {
       promise_type* previous_in_scope = nullptr;
-      void* result;  // of what run() drives, which no scope has: a MainResult, null: run() has gone
+      void* result;  // of run()'s task, which has no scope: its MainResult; null: run() is over
     };
     promise_type* next_in_scope = nullptr;
     std::uint64_t trace_id = 0;    // 0: not traced
-    bool is_owned_actor = false;   // of its scope, or what looks after a child of one
-    std::int64_t reported_ns = 0;  // by a watchdog: the wait that began then
+    bool is_owned_actor = false;   // of an actor that its scope owns, or of its child
+    std::int64_t reported_ns = 0;  // the beginning of the wait that a watchdog reported last
 
     RootTask get_return_object(std::source_location location = std::source_location::current()) {
       made = location;
@@ -74,7 +74,7 @@ class RootTask {
       return RootTask(handle);
     }
     std::suspend_always initial_suspend() const noexcept { return {}; }
-    // The frame goes with the coroutine's end.
+    // The frame is freed at the coroutine's end.
     std::suspend_never final_suspend() const noexcept { return {}; }
     void return_void() noexcept {}
     void unhandled_exception() noexcept {
@@ -87,7 +87,7 @@ class RootTask {
     promise().name = name;
     promise().task = name;
   }
-  /// To be posted to the loop once.
+  /// The op that starts the task; to be posted to the loop once.
   [[nodiscard]] Op& start() const noexcept { return handle_.promise().start_op; }
 
  private:
@@ -107,8 +107,8 @@ struct MainResult {
   bool done = false;
 };
 
-/// Where the awaiting root puts its result; null: the run() that waited for it was ended by an
-/// exception of something else.
+/// Finds where the awaiting root puts its result; null if another exception has ended the run()
+/// that waited for it.
 template <class T>
 struct FindResult {
   MainResult<T>* result = nullptr;
@@ -122,7 +122,8 @@ struct FindResult {
   MainResult<T>* await_resume() const noexcept { return result; }
 };
 
-/// Says on stderr that `what` called `name` has failed, and that nothing else will say so.
+/// Reports (runtime/report.hpp) that `what` called `name` has failed and that nothing took its
+/// error. Does nothing for null and for Stopped.
 void report_unseen(const char* what, const char* name, const std::exception_ptr& error) noexcept;
 
 /// The coroutine behind EventLoop::run. `factory` and `args` live in its frame until the task is
@@ -160,8 +161,8 @@ struct RunningName {
   const char* name = nullptr;
   std::source_location where;
 };
-/// The name this thread's operation runs under, and the last ones since its loop looked at the
-/// clock: what a stall is blamed on.
+/// The name of the operation that runs on this thread, and the last names since its loop looked at
+/// the clock; a stall is blamed on them.
 struct RunningNames : RunningName {
   static constexpr unsigned kKept = 32;
 

@@ -16,8 +16,8 @@
 
 namespace tandem {
 
-/// Its run() is called on the loop once the deadline has passed. Before it dies it has run, or the
-/// loop has disarmed it before it was due, or taken it back.
+/// Its run() is called on the loop once the deadline has passed. It may be destroyed once it has
+/// run, or once the loop has disarmed it before it was due, or has taken it back.
 struct TimerOp : Op {
   static constexpr std::size_t kNotArmed = std::numeric_limits<std::size_t>::max();
   explicit TimerOp(Run run_function) noexcept : Op(run_function) {}

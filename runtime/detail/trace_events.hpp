@@ -1,8 +1,9 @@
-// runtime/detail/trace_events.hpp — records as events of the Chrome trace format, a line each.
+// runtime/detail/trace_events.hpp — writes records as events of the Chrome trace format, one per
+// line.
 //
-// Invariant: what is written is balanced whatever the window cut: each async begin has its end,
-// each arrow between threads its head, and the timestamps of a process do not go back. Arrows
-// between ranks have their other end in another process, and are paired where the parts are merged.
+// Invariant: the output is balanced wherever the window cuts: each async begin has its end, each
+// arrow between threads its head, and the timestamps of a process do not go back. Arrows between
+// ranks have their other end in another process, and are paired where the parts are merged.
 // Internal.
 #pragma once
 
@@ -14,13 +15,14 @@
 
 namespace tandem::trace::detail {
 
-/// Takes an event: "{...}".
+/// Receives one event: "{...}".
 using EventSink = std::function<void(std::string_view line)>;
 
-/// This process's, in the window; names of processes, threads and tracks last.
+/// Writes this process's events in the window; the names of processes, threads and tracks come
+/// last.
 void write_events(const Window& window, const EventSink& sink);
 
-/// In the line of an arrow between ranks, behind which its id stands.
+/// Marks the line of an arrow between ranks; the arrow's id follows it.
 inline constexpr std::string_view kRankArrowMark = R"("cat":"ranks","id":)";
 
 }  // namespace tandem::trace::detail

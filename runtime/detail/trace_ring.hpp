@@ -1,8 +1,8 @@
 // runtime/detail/trace_ring.hpp — the last trace records of a thread, and the rings of all threads.
 //
 // A ring's memory is touched as it fills: a thread that records little costs little.
-// Invariant: one writer, the ring's thread; any thread may read meanwhile, and what the writer was
-// overwriting then is left out of what it gets. Internal.
+// Invariant: the ring's thread is the one writer. Any thread may read meanwhile; it does not get
+// the records that the writer was overwriting then. Internal.
 #pragma once
 
 #include <atomic>
@@ -31,7 +31,7 @@ class Ring {
   };
   struct Contents {
     std::vector<Entry> entries;  // by their ends, oldest first
-    bool dropped = false;        // there were others before them
+    bool dropped = false;        // older ones were overwritten
   };
   [[nodiscard]] Contents read() const;
 
@@ -64,7 +64,7 @@ struct ThreadName {
   std::string name;
 };
 
-/// When records were taken since the last clear(); ended_ns 0: they still are.
+/// The time in which records were taken since the last clear(); ended_ns is 0 while they still are.
 struct Period {
   std::int64_t began_ns = 0;  // 0: never
   std::int64_t ended_ns = 0;
@@ -78,7 +78,7 @@ struct Registry {
   Period period;
 };
 [[nodiscard]] Registry& registry();
-/// As set_rank() says; -1: none.
+/// Returns the rank that set_rank() set; -1 if it was not called.
 [[nodiscard]] int process_rank() noexcept;
 
 }  // namespace tandem::trace::detail

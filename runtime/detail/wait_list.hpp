@@ -19,17 +19,17 @@ namespace tandem::detail {
 
 class WaitList;
 
-/// The base of an awaiter. await_ready() sees to what can be done at once; await_suspend() calls
-/// go_on_later() or enter().
+/// The base of an awaiter. Its await_ready() does what can be done at once; its await_suspend()
+/// calls go_on_later() or enter().
 class ListedWaiter {
  public:
   explicit ListedWaiter(StopToken stop) noexcept : stop_(std::move(stop)) {}
 
  protected:
-  /// True: it was asked to stop, and there is nothing to wait for.
+  /// Returns true if it was asked to stop already, so that it does not wait.
   bool stop_at_start() noexcept { return stopped_ = stop_.stop_requested(); }
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
-  /// A stop may have come after what it waited for, and before its turn.
+  /// True also if the stop came after the awaited event, before the coroutine's turn.
   [[nodiscard]] bool stop_requested() const noexcept { return stop_.stop_requested(); }
   void throw_if_stopped() const {
     if (stopped_) {
@@ -44,9 +44,9 @@ class ListedWaiter {
   }
   template <class Promise>
   void enter(WaitList& list, std::coroutine_handle<Promise> coroutine) noexcept;
-  /// It waits in the list still.
+  /// True while it waits in a list.
   [[nodiscard]] bool is_listed() const noexcept { return list_ != nullptr; }
-  /// One that is listed leaves the list and goes on, as a stop makes it do.
+  /// Leaves the list and goes on, as after a stop. Called only while it is listed.
   void give_up() noexcept;
 
  private:
@@ -74,7 +74,7 @@ class ListedWaiter {
   Callback callback_;
 };
 
-/// Makes a waiter give up when it is due; `late` says so.
+/// Makes a waiter give up when it is due, and then sets `late`.
 struct GiveUpTimer final : LooseTimer {
   explicit GiveUpTimer(ListedWaiter& of) noexcept : waiter(of) {}
   void be_due() noexcept override {
@@ -99,8 +99,8 @@ class WaitList {
   [[nodiscard]] const char* waiting() const noexcept {
     return waiting_task(first_ != nullptr ? &first_->resume_ : nullptr);
   }
-  /// The one that waits longest, null if there is none. It goes on when its turn comes in the
-  /// loop's queue; a stop comes too late for it.
+  /// Removes and returns the waiter that waits longest; null if there is none. It goes on when its
+  /// turn comes in the loop's queue; a stop does not end its wait any more.
   ListedWaiter* take_first() noexcept {
     ListedWaiter* waiter = first_;
     if (waiter != nullptr) {

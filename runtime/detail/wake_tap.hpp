@@ -22,7 +22,7 @@ class WakeTap {
 
 extern constinit thread_local WakeTap* t_wake_tap;  // null: none
 
-/// `tap` is called while this object lives.
+/// While it lives, `tap` is told which loops this thread wakes.
 class TappedWakes {
  public:
   explicit TappedWakes(WakeTap& tap) noexcept : outer_(std::exchange(t_wake_tap, &tap)) {}

@@ -19,44 +19,45 @@ struct CudaApi {
   static constexpr Status kNotReady = 600;
   static constexpr Status kAlreadyPinned = 712;
 
-  /// "cudaErrorIllegalAddress (an illegal memory access was encountered)" is name_of and text_of.
-  /// They live for ever.
+  /// name_of returns a status's name ("cudaErrorIllegalAddress"), and text_of its description ("an
+  /// illegal memory access was encountered"). Both live for ever.
   const char* (*name_of)(Status status);
   const char* (*text_of)(Status status);
-  /// The error of a launch on this thread, which is forgotten by the call (unless the device is
-  /// lost).
+  /// Returns the error of a launch on this thread and clears it (unless the device is lost).
   Status (*take_last_error)();
 
-  /// The version of CUDA that the driver knows: 12030 is 12.3.
+  /// Sets `version` to the CUDA version that the driver supports: 12030 is 12.3.
   Status (*driver_version)(int* version);
   Status (*use_device)(int device);
   Status (*memory_info)(std::size_t* free_bytes, std::size_t* total_bytes);
-  /// Device memory out of the stream-ordered pool, usable on all streams when the call returns.
+  /// Takes device memory from the stream-ordered pool; it is usable on all streams when the call
+  /// returns.
   Status (*take_memory)(void** memory, std::size_t bytes, void* stream);
-  /// Behind what `stream` was given; does not wait.
+  /// Frees the memory after the work that `stream` was given before; does not wait.
   Status (*give_memory_back)(void* memory, void* stream);
-  /// Pinned host memory that every device reaches at the same address.
+  /// Takes pinned host memory, which every device reaches at the same address.
   Status (*take_pinned)(void** memory, std::size_t bytes);
   Status (*give_pinned_back)(void* memory);
-  /// Pins memory that is there already, whole pages; unpin() before it goes.
+  /// Pins existing memory, in whole pages; unpin() it before it is freed.
   Status (*pin)(void* memory, std::size_t bytes);
   Status (*unpin)(void* memory);
 
-  /// Does not wait for the legacy default stream. `high`: the device's greatest priority instead of
-  /// its least.
+  /// Makes a stream that does not wait for the legacy default stream. `high` gives it the device's
+  /// greatest priority instead of its least.
   Status (*make_stream)(void** stream, bool high);
   Status (*destroy_stream)(void* stream);
-  /// Without timing.
+  /// Makes an event without timing.
   Status (*make_event)(void** event);
   Status (*destroy_event)(void* event);
   Status (*record)(void* event, void* stream);
-  /// kSuccess: reached; kNotReady; anything else is the device's error.
+  /// Returns kSuccess if the event was reached, and kNotReady if not; anything else is the device's
+  /// error.
   Status (*query)(void* event);
   Status (*wait)(void* stream, void* event);
-  /// Between host and device memory, or within one of them; the addresses tell.
+  /// Copies between host and device memory, or within one of them; the addresses tell which.
   Status (*copy)(void* to, const void* from, std::size_t bytes, void* stream);
 
-  /// The real one. Throws Error(kRefused) where the build has none.
+  /// Returns the table of the real runtime. Throws Error(kRefused) if the build has no CUDA parts.
   [[nodiscard]] static const CudaApi& load();
 };
 

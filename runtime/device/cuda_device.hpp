@@ -1,21 +1,21 @@
 // runtime/device/cuda_device.hpp — a GPU as a Device: CUDA's streams, events and copies on the
 // loop.
 //
-// How the host learns that a point was reached. CUDA offers a host function behind the work (it
-// holds its stream up, may call nothing, and is not called at all once the device has failed), a
-// thread that blocks in cudaEventSynchronize (an interrupt and two thread switches per point, and a
-// thread that cannot be got out when the device hangs), a word that the device writes (of the
-// driver's API, and silent after a failure), and asking (cudaEventQuery, half a microsecond, which
-// also brings failures). We ask: the loop while it is awake, a timer while it sleeps
-// (ticking_poller.hpp), and only for the oldest point of each stream, so the cost is that of the
-// streams in use. Between streams the host asks nothing: wait() is on the device.
-// Errors are sticky, as device.hpp says; being out of memory is not. Events come from a pool that
-// grows when it is empty, and points from the loop's free lists, so that a step allocates nothing
-// once it has been made before.
-// Nothing here waits for the device. Buffers go back in stream order, on a stream that carries
+// The host learns by polling that a point was reached. CUDA offers four ways. A host function
+// behind the work holds its stream up, may call nothing, and is not called once the device has
+// failed. A thread that blocks in cudaEventSynchronize costs an interrupt and two thread switches
+// per point, and cannot be woken when the device hangs. A word that the device writes needs the
+// driver's API, and stays silent after a failure. cudaEventQuery takes half a microsecond, and also
+// returns failures. This class polls with it: while the loop is awake, and by a timer while it
+// sleeps (ticking_poller.hpp). It polls only the oldest point of each stream, so the cost is that
+// of the streams in use. Streams wait for each other on the device, without the host.
+// Errors are sticky (device.hpp), except for lack of memory. Events come from a pool that grows
+// when it is empty, and points from the loop's free lists, so that a step allocates nothing once it
+// has been made before.
+// Nothing here waits for the device. Buffers are freed in stream order, on a stream that carries
 // nothing else.
-// Thread rule: the loop's thread. Destroyed there, too: what waits for a point then gets a
-// DeviceError.
+// Thread rule: the loop's thread, which also destroys it; coroutines that wait for a point then get
+// a DeviceError.
 //
 //   CudaDevice gpu(loop, CudaApi::load(), {.index = 0, .name = "H200"});
 //   DeviceStream copies = gpu.stream("copies", CudaDevice::Priority::kHigh);
@@ -39,7 +39,7 @@ class CudaDevice final : public Device, private TickingPoller {
   struct Options {
     int index = 0;             // of the GPUs that this process sees
     std::string name = "gpu";  // for messages: "gpu 0 (NVIDIA H200)"
-    std::size_t events = 64;   // made at once
+    std::size_t events = 64;   // made by the constructor
   };
   /// `api` outlives it. Throws DeviceError when the device cannot be used at all.
   CudaDevice(EventLoop& loop, const CudaApi& api, Options options);
@@ -47,8 +47,8 @@ class CudaDevice final : public Device, private TickingPoller {
 
   using Device::stream;
   [[nodiscard]] DeviceStream stream(Name name, Priority priority);
-  /// Another library's cudaStream_t as a stream of this device: it stays that library's, and
-  /// outlives the device.
+  /// Takes another library's cudaStream_t as a stream of this device. It still belongs to that
+  /// library, and must outlive the device.
   [[nodiscard]] DeviceStream adopt(Name name, void* native);
   /// The cudaStream_t, for code that launches on it directly: kernels, NCCL.
   [[nodiscard]] void* native(const DeviceStream& stream) const noexcept {
@@ -57,22 +57,22 @@ class CudaDevice final : public Device, private TickingPoller {
 
   [[nodiscard]] const CudaApi& api() const noexcept { return api_; }
   [[nodiscard]] EventLoop& loop() const noexcept { return loop_; }
-  /// Chooses it on the calling thread; other libraries' calls there need that.
+  /// Makes it the calling thread's current device, as other libraries' calls there need.
   void use() noexcept;
-  /// The error that has made it useless; null: none yet.
+  /// The error that has made the device unusable; null if there is none.
   [[nodiscard]] const std::exception_ptr& error() const noexcept { return error_; }
-  /// Another library's call on this device ended with `status`; if that is an error, the device is
-  /// of no use any more.
+  /// Takes the `status` of another library's call on this device; an error makes the device
+  /// unusable.
   void check(CudaApi::Status status, const char* what) noexcept;
   /// Events that exist, in use or not.
   [[nodiscard]] std::size_t events() const noexcept { return events_; }
 
   [[nodiscard]] const std::string& name() const noexcept override { return options_.name; }
   [[nodiscard]] std::uint64_t memory_bytes() const noexcept override { return memory_bytes_; }
-  /// As the driver sees it: other processes count.
+  /// The free memory as the driver sees it: the memory of other processes is not free.
   [[nodiscard]] std::uint64_t free_bytes() const noexcept override;
 
-  /// The first refusal is said on stderr.
+  /// Prints a line on stderr at the first refusal.
   bool pin(std::span<std::byte> memory) override;
   void unpin(std::span<std::byte> memory) noexcept override;
 

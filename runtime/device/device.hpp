@@ -8,7 +8,7 @@
 // Errors are sticky, as with CUDA: after a failed operation the device does nothing any more; every
 // event recorded before or after and not yet done ends with that DeviceError.
 // Thread rule: the loop's thread.
-// Ownership: host and device buffers belong to the device from the call to the event behind it.
+// Ownership: host and device buffers belong to the device from the call until the event behind it.
 // Cancel rule: wait(stop_token) ends the waiting at once with Stopped; the device's work goes on.
 //
 //   DeviceBuffer x = device.allocate(bytes);
@@ -33,7 +33,7 @@
 
 namespace tandem {
 
-/// The device failed, or refused. It is of no use any more, unless it was out of memory.
+/// The device failed, or refused. It is unusable from then on, unless it was out of memory.
 class DeviceError : public Error {
  public:
   using Error::Error;
@@ -73,10 +73,11 @@ class DeviceBuffer {
 };
 
 namespace detail {
-/// A recorded point. Reaches the loop as an op; kept alive meanwhile by itself.
+/// A recorded point of a stream. It travels to the loop as an op, and keeps itself alive meanwhile.
 struct DevicePoint : Op {
   explicit DevicePoint(EventLoop& home) noexcept : Op(&DevicePoint::arrive), loop(home) {}
-  /// Any thread, once.
+  /// Tells the loop that the point was reached, or has failed if `failed` is not null. Any thread,
+  /// once.
   static void reach(std::shared_ptr<DevicePoint> point, std::exception_ptr failed) noexcept {
     DevicePoint& self = *point;
     self.error = std::move(failed);
@@ -92,7 +93,7 @@ struct DevicePoint : Op {
   EventLoop& loop;
   Event known;  // the loop knows that it was reached
   std::exception_ptr error;
-  bool passed = false;          // of the device: its streams may go on
+  bool passed = false;          // for the device: its streams may go on
   const void* maker = nullptr;  // marks the kind of device that made it; null: a simulated one
   std::shared_ptr<DevicePoint> on_the_way;
 };
@@ -105,9 +106,10 @@ class DeviceEvent {
   explicit DeviceEvent(std::shared_ptr<detail::DevicePoint> point) noexcept
       : point_(std::move(point)) {}
 
-  /// As far as the loop knows by now.
+  /// True once the loop knows that the point was reached.
   [[nodiscard]] bool done() const noexcept { return point_->known.is_set(); }
-  /// co_await: until all that the stream was given before is done. Throws DeviceError, or Stopped.
+  /// co_await lasts until all work that the stream was given before is done. Throws DeviceError or
+  /// Stopped.
   [[nodiscard]] Awaiter wait(StopToken stop = {}) const noexcept;
   [[nodiscard]] const std::shared_ptr<detail::DevicePoint>& point() const noexcept {
     return point_;
@@ -137,15 +139,15 @@ inline DeviceEvent::Awaiter DeviceEvent::wait(StopToken stop) const noexcept {
   return {point_, stop};
 }
 
-/// The time that a kernel is expected to take; a simulated device takes just that.
+/// The expected cost of a kernel, from which a simulated device computes its time.
 struct KernelCost {
-  double seconds = 0;  // added to what the others amount to
+  double seconds = 0;  // added to the time for flops and bytes
   double flops = 0;
   double bytes = 0;  // read and written
 };
 
-/// On a simulated device the kernel itself, called when its turn has come; on a real one what
-/// launches it on the device's own stream, called at once.
+/// On a simulated device this is the kernel itself, called when its turn has come. On a real device
+/// it launches the kernel on `native_stream`, and is called at once.
 using Kernel = std::function<void(void* native_stream)>;
 
 /// A handle; the stream lives as long as its device.
@@ -158,14 +160,15 @@ class DeviceStream {
 
   void to_device(std::byte* device_memory, std::span<const std::byte> host);
   void to_host(std::span<std::byte> host, const std::byte* device_memory);
-  /// Both in the device's memory.
+  /// Copies within the device's memory.
   void within_device(std::byte* to, const std::byte* from, std::size_t bytes);
-  /// The name in traces of the copies from now on; without one they are called "copy".
+  /// Sets the name of later copies in traces.
   void name_copies(Name name);
   void launch(Name name, KernelCost cost, Kernel kernel);
-  /// Work that is given to this stream from now on runs after `event`, whatever stream that is of.
+  /// Makes the work that this stream is given from now on run after `event`, which may be of any
+  /// stream.
   void wait(const DeviceEvent& event);
-  /// The point behind everything given to this stream so far.
+  /// Marks the point behind everything that this stream was given so far.
   [[nodiscard]] DeviceEvent record();
 
  private:
@@ -186,9 +189,9 @@ class Device {
   }
   [[nodiscard]] DeviceStream stream(Name name) { return {*this, add_stream(name)}; }
 
-  /// Lets copies from and to this host memory (whole pages) go straight, without a detour through
-  /// the driver's buffers; unpin() before it goes. False where the system refuses: the memory is
-  /// good all the same. May wait for the device.
+  /// Pins this host memory (whole pages), so that copies do not go through the driver's buffers;
+  /// unpin() it before it is freed. Returns false if the system refuses; the memory can be used all
+  /// the same. May wait for the device.
   virtual bool pin(std::span<std::byte> memory) {
     (void)memory;
     return true;
@@ -206,7 +209,7 @@ class Device {
   virtual void copy(std::uint32_t stream, CopyKind kind, std::byte* to, const std::byte* from,
                     std::size_t bytes) = 0;
   virtual void name_copies(std::uint32_t stream,
-                           Name name) {  // nothing where copies are not traced
+                           Name name) {  // does nothing if copies are not traced
     (void)stream;
     (void)name;
   }

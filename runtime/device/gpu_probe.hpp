@@ -14,14 +14,14 @@ namespace tandem {
 struct GpuInfo {
   std::string name;
   std::uint64_t memory_bytes;
-  std::uint64_t free_bytes;  // at the time of the call; 0 if it could not be asked
+  std::uint64_t free_bytes;  // at the time of the call; 0 if unknown
   int compute_major;
   int compute_minor;
   std::string uuid;  // the same in every process that sees this GPU: 32 hexadecimal digits
 };
 
 [[nodiscard]] std::vector<GpuInfo> gpus();
-/// Whether this build has its CUDA parts.
+/// True if this build has its CUDA parts.
 [[nodiscard]] bool built_with_cuda() noexcept;
 
 }  // namespace tandem

@@ -4,8 +4,8 @@
 // pieces are allocated rarely, kept, and used from beginning to end. If the system refuses to pin,
 // ordinary memory is used, and one line says so: copies then go through the driver's own small
 // buffers, and the host waits for them.
-// Invariant: memory of allocate() is zeroed, page aligned, and stays at its address until the slab
-// is destroyed. No copy may be under way then.
+// Invariant: the memory that allocate() returns is zeroed and page aligned, and stays at its
+// address until the slab is destroyed. No copy may be under way then.
 // Thread rule: any thread, one at a time.
 #pragma once
 
@@ -21,8 +21,8 @@ namespace tandem {
 class PinnedSlab {
  public:
   struct Options {
-    std::size_t piece_bytes = std::size_t{16} << 20;  // taken at a time, at least
-    std::function<void(const std::string&)> say;      // a line for the user; empty: on stderr
+    std::size_t piece_bytes = std::size_t{16} << 20;  // the least size of a piece
+    std::function<void(const std::string&)> say;      // prints a line; empty: to stderr
   };
   explicit PinnedSlab(const CudaApi& api) : PinnedSlab(api, Options()) {}
   PinnedSlab(const CudaApi& api, Options options);
@@ -30,9 +30,9 @@ class PinnedSlab {
   PinnedSlab(const PinnedSlab&) = delete;
   PinnedSlab& operator=(const PinnedSlab&) = delete;
 
-  /// Throws Error(kRefused) when there is no memory at all.
+  /// Returns `bytes` of host memory. Throws Error(kRefused) if there is no memory at all.
   [[nodiscard]] std::byte* allocate(std::size_t bytes);
-  /// Everything lent so far is pinned.
+  /// True if all memory that was allocated so far is pinned.
   [[nodiscard]] bool is_pinned() const noexcept { return refusals_ == 0; }
   [[nodiscard]] std::size_t taken_bytes() const noexcept;
 

@@ -6,8 +6,8 @@
 // reader that reads too early sees old data. kReal: a thread of its own works and waits, for
 // benches without a GPU; work is done at the operation's start, and an operation never ends before
 // it would on the device described.
-// Thread rule: as Device. Destroyed on the loop's thread: what is still queued is dropped, its
-// events end with an error.
+// Thread rule: as Device. The loop's thread destroys it: operations that are still queued are
+// dropped, and their events end with an error.
 //
 //   SimDevice gpu(loop, {.compute_flops_per_s = 900e12, .to_device_bytes_per_s = 50e9});
 #pragma once
@@ -33,23 +33,23 @@ class SimDevice final : public Device {
     double to_device_bytes_per_s = 25e9;
     double to_host_bytes_per_s = 25e9;
     Duration operation_latency = std::chrono::microseconds(3);  // of each copy and kernel
-    // False: copies and kernels take their time, and nothing happens. For measurements of a
-    // schedule whose content does not matter: a device takes nothing from the host's cores, a
-    // thread that stands for it does.
+    // If false, copies and kernels take their time and do nothing. For measurements of a schedule
+    // whose data do not matter: a real device takes no time from the host's cores, and a thread
+    // that simulates one would.
     bool acts = true;
-    bool has_memory = true;  // false: addresses alone, of a device that does not act
+    bool has_memory = true;  // false: addresses without memory; acts must be false, too
   };
   SimDevice(EventLoop& loop, Options options);
   ~SimDevice() override;
 
   // ---- faults
-  /// The n-th kernel (copy) from now on fails, counted from 0 in the order of queueing.
+  /// Makes the n-th kernel (copy) from now on fail, counted from 0 in the order of queueing.
   void fail_kernel(std::uint64_t n = 0) noexcept { fail_kernel_ = kernels_ + n; }
   void fail_copy(std::uint64_t n = 0) noexcept { fail_copy_ = copies_ + n; }
-  /// Kernels and copies that were queued so far.
+  /// The number of kernels (copies) that were queued so far.
   [[nodiscard]] std::uint64_t kernels() const noexcept { return kernels_; }
   [[nodiscard]] std::uint64_t copies() const noexcept { return copies_; }
-  /// The device falls off the bus.
+  /// Makes the device fail, as if it had fallen off the bus.
   void lose();
 
   [[nodiscard]] bool has_memory() const noexcept { return options_.has_memory; }

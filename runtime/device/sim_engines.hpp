@@ -1,10 +1,10 @@
 // runtime/device/sim_engines.hpp — schedules a simulated device's streams, engines and points, in
 // any clock's time.
 //
-// It is passive: its owner queues operations and calls advance() with the time, and it returns when
-// to call next. An operation is ready when those before it in its stream are done; ready operations
-// of one engine run one after another, first come, first served. Start and end follow from the
-// costs alone, however late advance() is called.
+// It is passive: its owner queues operations and calls advance() with the time; next_end() tells
+// when to call it next. An operation is ready when those before it in its stream are done; ready
+// operations of one engine run one after another, first come, first served. Start and end follow
+// from the costs alone, however late advance() is called.
 // Thread rule: one at a time (its owner locks). Internal to SimDevice.
 #pragma once
 
@@ -32,7 +32,7 @@ class SimEngines {
     Engine engine = Engine::kCompute;
     Duration cost{0};
     std::function<void()> work = {};
-    std::exception_ptr fails = {};  // instead of working
+    std::exception_ptr fails = {};  // if set, the operation fails with it
     Point reaches = {};
     Point waits_for = {};
   };
@@ -43,11 +43,11 @@ class SimEngines {
 
   std::uint32_t add_stream(Name name);
   void add(std::uint32_t stream, Operation operation, TimePoint now);
-  /// Ends what is due, and starts what can start.
+  /// Ends the operations that are due, and starts those that can start.
   void advance(TimePoint now);
-  /// When something ends next; TimePoint::max(): nothing runs.
+  /// Returns when the next operation ends; TimePoint::max() if none runs.
   [[nodiscard]] TimePoint next_end() const noexcept;
-  /// Everything queued is dropped, points are reached with this error, now and from now on.
+  /// Drops all queued operations; their points, and all later ones, are reached with this error.
   void fail(std::exception_ptr error);
   [[nodiscard]] const std::exception_ptr& error() const noexcept { return error_; }
   /// Time in which the engine worked.
@@ -62,7 +62,7 @@ class SimEngines {
     bool at_engine = false;  // the first one waits at its engine, or runs
   };
   struct EngineState {
-    std::deque<std::uint32_t> ready;  // streams
+    std::deque<std::uint32_t> ready;  // streams whose first operation waits here, or runs
     bool running = false;             // the first of them
     TimePoint end;
     Duration busy{0};

@@ -25,11 +25,11 @@ class TickingPoller : private Poller {
   TickingPoller(const TickingPoller&) = delete;
   TickingPoller& operator=(const TickingPoller&) = delete;
 
-  /// Something new is waited for: progress() is called from now on, at first often.
+  /// Starts to poll for something new: progress() is called from now on, at first often.
   void watch();
-  /// Nothing is waited for any more. progress() may call it.
+  /// Stops polling. progress() may call it.
   void rest() noexcept;
-  /// Ends what has come; true if there was something. Never waits.
+  /// Completes what has come; returns true if there was anything. Never waits.
   virtual bool progress() noexcept = 0;
 
  private:

@@ -12,19 +12,20 @@
 //       can be stopped
 // Every signature is taken: void(), void(values...), void(error_code, values...) and
 // void(exception_ptr, values...), which throws the exception (asio::co_spawn of an awaitable).
-// A value is moved or copied here, unless the signature says T&: then the await gives the reference
-// to what the handler was called with, which lives until then.
-// Adapters take the token as well: as_tuple(use_task), redirect_error(use_task, error), and
-// bind_executor, bind_allocator and bind_cancellation_slot, whose slot then stands in for a stop
+// A value is moved or copied into the awaiter, unless the signature says T&: then the await returns
+// the reference with which the handler was called, whose object must live until then.
+// Asio's adapters take the token as well: as_tuple(use_task), redirect_error(use_task, error),
+// bind_executor, bind_allocator, and bind_cancellation_slot, whose slot takes the place of a stop
 // token's.
-// An operation that drops its handler uncalled (because what it ran on has gone) is an Error of the
-// await; so is one whose initiation throws, with what it throws. (A handler that was copied is not
-// missed.)
+// If an operation drops its handler uncalled (because the object that it ran on has gone), the
+// await throws an Error. If its initiation throws, the await throws that exception. (The loss of a
+// handler that was copied is not noticed.)
 // Thread rule: the loop's thread. An Asio object on another io_context than loop.reactor() works
 // without a stop token, which is not passed between threads.
-// Cancel rule: a stop request goes through Asio's cancellation slot; the await ends when the
-// operation has, with Stopped if that broke it off. A transfer that use_task_result(stop) waits for
-// returns {operation_aborted, bytes moved} instead, so that nothing that was moved is forgotten.
+// Cancel rule: a stop request goes through Asio's cancellation slot. The await ends when the
+// operation has ended, with Stopped if the request broke it off. A transfer that is awaited with
+// use_task_result(stop) returns {operation_aborted, bytes moved} instead, so that no moved byte is
+// forgotten.
 //
 //   asio::ip::tcp::socket socket(loop.reactor());
 //   std::size_t n =
@@ -51,7 +52,7 @@
 
 namespace tandem {
 
-/// The token; kThrows false: the error code is a part of what the await returns.
+/// The completion token. If kThrows is false, the await returns the error code, too.
 template <bool kThrows>
 struct UseTask {
   StopToken stop = {};
@@ -62,8 +63,8 @@ inline constexpr UseTask<false> use_task_result{};
 
 namespace detail {
 
-/// A cancellation signal keeps the memory of its slot, so signals are kept for the next operation;
-/// per thread.
+/// A cancellation signal for one operation. Signals keep the memory of their slots, so each thread
+/// keeps them for its next operations.
 class CancelSignal {
  public:
   CancelSignal();
@@ -87,17 +88,19 @@ template <class Result>
 inline constexpr bool kIsAsioError =
     std::is_same_v<std::remove_cvref_t<Result>, asio::error_code> ||
     std::is_same_v<std::remove_cvref_t<Result>, std::exception_ptr>;
-/// How the await holds a result: a T& as it is, all else by value (a const T& may be a temporary).
+/// The type as which the await holds a result: a T& as it is, all others by value (a const T& may
+/// be a temporary).
 template <class Result>
 using HeldResult = std::conditional_t<std::is_lvalue_reference_v<Result> &&
                                           !std::is_const_v<std::remove_reference_t<Result>> &&
                                           !kIsAsioError<Result>,
                                       Result, std::decay_t<Result>>;
 
-/// How an operation's signature says that it failed.
+/// Stands for the error of an operation whose signature has none.
 struct NoAsioError {};
 
-/// The values of an operation, and what an await of it returns: nothing, the one, or all.
+/// The values of an operation, and the type that its await returns: void, the one value, or a
+/// tuple.
 template <class... Results>
 struct AsioValues {
   using Values = std::tuple<Results...>;
@@ -127,12 +130,12 @@ struct AsioSignature<std::exception_ptr, Results...> : AsioValues<Results...> {
   using Error = std::exception_ptr;
 };
 
-/// Whether a cancellation broke the operation off.
+/// True if a cancellation broke the operation off.
 [[nodiscard]] inline bool is_aborted(const asio::error_code& error) noexcept {
   return error == asio::error::operation_aborted;
 }
 [[nodiscard]] bool is_aborted(const std::exception_ptr& error) noexcept;
-/// The Error of an operation whose handler died uncalled.
+/// Returns the Error of an operation whose handler was destroyed uncalled.
 [[nodiscard]] std::exception_ptr dropped_handler_error() noexcept;
 
 template <bool kThrows, class Initiation, class Arguments, class Signature>
@@ -201,7 +204,8 @@ class AsioAwaiter {
   }
 
  private:
-  // Asio moves it about and calls it once. One that was copied does not miss its call.
+  // Asio moves the handler about and calls it once. A handler that was copied does not notice if it
+  // is never called.
   struct Handler {
     using allocator_type = RecyclingAllocator<void>;
     using cancellation_slot_type = asio::cancellation_slot;
@@ -272,7 +276,8 @@ class AsioAwaiter {
                  "an Asio object that is waited for with a stop token is on its loop's reactor");
     loop_->post_from_any_thread(resume_);
   }
-  // The handler has died uncalled. With a stop token, elsewhere, it is the end of the loop itself.
+  // Called if the handler was destroyed uncalled. With a stop token and outside of the loop, the
+  // loop itself is ending.
   void drop() noexcept {
     if (stop_.can_stop()) {
       if (EventLoop::current_or_null() != loop_) {
@@ -307,14 +312,14 @@ class AsioAwaiter {
   Arguments arguments_;
   EventLoop* loop_ = nullptr;
   [[no_unique_address]] Error error_{};
-  std::optional<Values> values_;  // there once the operation has ended
-  std::exception_ptr thrown_;     // by a value that was moved here
+  std::optional<Values> values_;  // set once the operation has ended
+  std::exception_ptr thrown_;     // what the await throws
   std::optional<CancelSignal> signal_;
   OnStop on_stop_{*this};
   ResumeOp resume_;
 };
 
-/// Puts the error where redirect_error() was told, and the rest into `handler`.
+/// Stores the error in the variable of redirect_error(), and passes the values to `handler`.
 template <class Handler>
 struct RedirectedHandler {
   using allocator_type = typename Handler::allocator_type;
@@ -339,7 +344,7 @@ struct RedirectedHandler {
 template <bool kThrows, class... Results>
 class asio::async_result<tandem::UseTask<kThrows>, void(Results...)> {
  public:
-  // The adapters of old Asios name it, and call nothing that returns it.
+  // Adapters of old Asio versions name this type, and call no function that returns it.
   using return_type = void;
   template <class Initiation, class... Arguments>
   static auto initiate(Initiation initiation, tandem::UseTask<kThrows> token,
@@ -351,7 +356,8 @@ class asio::async_result<tandem::UseTask<kThrows>, void(Results...)> {
   }
 };
 
-// Asio's own asks for a `return_type`, which an awaiter that knows its initiation has not.
+// Asio's own specialization asks for a `return_type`, which does not exist, because the awaiter's
+// type depends on the initiation.
 template <bool kThrows, class... Results>
 class asio::async_result<asio::redirect_error_t<tandem::UseTask<kThrows>>,
                          void(asio::error_code, Results...)> {

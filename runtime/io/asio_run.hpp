@@ -1,9 +1,9 @@
 // runtime/io/asio_run.hpp — runs a task as an asynchronous operation of Asio.
 //
-// async_run() is an asynchronous operation as Asio has them: it takes any completion token. Its
-// signature is void(std::exception_ptr, T), or void(std::exception_ptr) for a Task<>; T has a
-// default constructor, as Asio asks of such a signature. (An old Asio finds the coroutines of clang
-// with -DASIO_HAS_CO_AWAIT -DASIO_HAS_STD_COROUTINE.)
+// async_run() is an ordinary asynchronous operation of Asio, and takes any completion token. Its
+// signature is void(std::exception_ptr, T), or void(std::exception_ptr) for a Task<>; T needs a
+// default constructor, as in all of Asio's signatures with an exception. (An old Asio finds the
+// coroutines of clang with -DASIO_HAS_CO_AWAIT -DASIO_HAS_STD_COROUTINE.)
 // Thread rule: any thread, while the scope lives; the task runs on the loop, and the handler where
 // its executor says.
 // Cancel rule: the scope's. The handler is called once the task has ended.

@@ -1,8 +1,8 @@
-// runtime/io/event_fd.hpp — a counter of the kernel's that another thread or process can notify,
-// and a loop can wait for.
+// runtime/io/event_fd.hpp — a counter in the kernel that another thread or process can notify, and
+// for which a loop can wait.
 //
 // Thread rule: wait() on the loop's thread, one at a time; notify() from any thread.
-// Cancel rule: wait(stop_token) ends with Stopped; what was notified stays counted.
+// Cancel rule: wait(stop_token) ends with Stopped; the notifications stay counted.
 //
 //   EventFd bell(loop);
 //   start_worker(bell.descriptor());
@@ -20,14 +20,15 @@ namespace tandem {
 class EventFd {
  public:
   explicit EventFd(EventLoop& loop);
-  /// Takes over a descriptor that exists: `descriptor` is the object's from now on.
+  /// Takes over an existing eventfd, which the object closes.
   EventFd(EventLoop& loop, int descriptor) : stream_(loop.reactor(), descriptor) {}
 
   /// Wakes the coroutine that waits. Never blocks, never fails; safe in a signal handler.
   void notify(std::uint64_t times = 1) noexcept;
-  /// How often it was notified since the last wait, at least once.
+  /// Waits for a notification, and returns how often it was notified since the last wait (at least
+  /// once).
   [[nodiscard]] Task<std::uint64_t> wait(StopToken stop = {});
-  /// For others: write(descriptor, 8 bytes with a number).
+  /// The descriptor for other notifiers: write(descriptor, 8 bytes with a number).
   [[nodiscard]] int descriptor() { return stream_.native_handle(); }
 
  private:

@@ -1,10 +1,11 @@
 // runtime/io/faulty_files.hpp — a FileBackend that goes wrong on purpose: short transfers and
 // errors where a rule says so.
 //
-// Stands before any other back end. The rule is asked once per call, in the order of the calls;
-// what it lets pass goes on. An injected error takes the place of the call: nothing is done then.
+// It stands in front of another back end. The rule is asked once per call, in the order of the
+// calls; a call without a fault goes on to that back end. An injected error takes the place of the
+// call, which is then not done.
 // Thread rule: the loop's thread.
-// Cancel rule: that of the back end behind.
+// Cancel rule: that of the back end behind it.
 //
 //   auto faulty = std::make_unique<FaultyFiles>(loop, FileIo::make_backend(loop, {}));
 //   faulty->set_rule([](const FileOp&, std::uint64_t call) {
@@ -21,7 +22,7 @@
 
 namespace tandem {
 
-/// The fault of one call; as it stands: none.
+/// The fault of one call; by default there is none.
 struct FileFault {
   int error_number = 0;       // the call fails with it
   std::size_t bytes_max = 0;  // a transfer moves no more; 0: no limit

@@ -1,12 +1,12 @@
 // runtime/io/file_backend.hpp — the interface of FileIo's back ends, and one file operation.
 //
-// A back end does single calls: each may end short, interrupted or with an error. FileOp takes it
-// from there, alike for every back end (io_uring, threads, simulated, with faults): it carries
-// short transfers, EINTR and refusals through, cuts transfers that are larger than the kernel
-// takes, and ends the await.
+// A back end does single calls, each of which may end short, interrupted or with an error. FileOp
+// does the rest, alike for every back end (io_uring, threads, simulated, with faults): it goes on
+// after short transfers, EINTR and refusals, cuts transfers that are larger than the kernel takes,
+// and ends the await.
 // Thread rule: submit(), cancel() and drop() on the loop's thread.
-// Cancel rule: cancel() is a request; a submitted op comes back in any case, once, by loop.post(op)
-// (or post_from_any_thread) with op.outcome set; until then it is the back end's.
+// Cancel rule: cancel() is a request. A submitted op comes back in any case, once, by loop.post(op)
+// (or post_from_any_thread) with op.outcome set; until then it belongs to the back end.
 #pragma once
 
 #include <cstddef>
@@ -29,18 +29,18 @@ class EventLoop;
 class FileBackend;
 
 enum class OpenMode {
-  kRead,       // must exist; of a pipe the open waits for a writer
-  kReadFile,   // must exist, and is a regular file: nothing is waited for
-  kCreate,     // for writing; made, or emptied
-  kReadWrite,  // made if it is not there, kept if it is
+  kRead,       // must exist; opening a pipe waits for a writer
+  kReadFile,   // must exist as a regular file; never waits
+  kCreate,     // for writing; made, or emptied if it exists
+  kReadWrite,  // for reading and writing; made if it does not exist
   kUpdate,     // for reading and writing; must exist as a regular file, and is no link
-  kNew,        // for writing; must not be there, not as a link either
-  kPrivate,    // for reading and writing by this user alone; likewise
-  kNameless,   // the same in the folder `path`, without a name; EOPNOTSUPP where that is unknown
+  kNew,        // for writing; must not exist, not even as a link
+  kPrivate,    // as kNew, for reading and writing by this user alone
+  kNameless,   // as kPrivate, but nameless in the folder `path`; EOPNOTSUPP where that is unknown
 };
 
-/// A descriptor that is open: an IoFile has it, and every operation of that file that is on its
-/// way. Closed by the last of them, so that no operation finds its number in another file's hands.
+/// An open descriptor, which an IoFile shares with all operations of the file that are on their
+/// way. The last of them closes it, so that no operation finds its number reused for another file.
 struct OpenFile {
   OpenFile(int number, FileBackend* backend, std::string name) noexcept
       : descriptor(number), owner(backend), path(std::move(name)) {}
@@ -49,11 +49,11 @@ struct OpenFile {
   OpenFile& operator=(const OpenFile&) = delete;
 
   int descriptor;
-  FileBackend* owner;  // of a descriptor that is not the kernel's
+  FileBackend* owner;  // the back end that made the number; null: the kernel
   std::string path;
 };
 
-/// The operation that is asked for.
+/// The operation that is requested.
 struct FileRequest {
   enum class Kind : unsigned char {
     kOpen,
@@ -74,17 +74,17 @@ struct FileRequest {
     kFreeBytes
   };
   Kind kind;
-  std::string path = {};                      // owned; of an operation on an open file: empty
-  const std::string* path_of_file = nullptr;  // ... and this is its name
+  std::string path = {};                      // owned; empty for an operation on an open file
+  const std::string* path_of_file = nullptr;  // the name of that open file
   int descriptor = -1;
-  std::shared_ptr<OpenFile> file = {};  // ... that stays open meanwhile
+  std::shared_ptr<OpenFile> file = {};  // keeps that file open meanwhile
   OpenMode mode{};
-  bool direct = false;                  // past the page cache
+  bool direct = false;                  // transfers go past the page cache
   std::string new_path = {};            // of a rename or an exchange
-  std::vector<std::string> names = {};  // what a list of a folder found
+  std::vector<std::string> names = {};  // the result of kListFolder
   std::byte* into = nullptr;            // of a read
   const std::byte* from = nullptr;      // of a write
-  std::size_t bytes = 0;                // of a transfer; the size that is reserved
+  std::size_t bytes = 0;                // of a transfer; the size for kReserve
   std::uint64_t offset = 0;
 
   /// "read", for messages and traces.
@@ -95,13 +95,13 @@ struct FileRequest {
 class FileOp : public TimerOp {
  public:
   using Kind = FileRequest::Kind;
-  // of buffer, offset and size past the page cache
+  // the alignment of buffer, offset and size for transfers past the page cache
   static constexpr std::size_t kDirectAlignment = 4096;
 
   FileOp(FileBackend& backend, EventLoop& loop, FileRequest what, std::size_t piece_bytes_max,
          StopToken stop);
 
-  // For the back end: the call at hand, to be done once.
+  // For the back end: the call that is to be done now, once.
   FileRequest request;
   [[nodiscard]] std::byte* into() const noexcept { return request.into + done_; }
   [[nodiscard]] const std::byte* from() const noexcept { return request.from + done_; }
@@ -110,12 +110,13 @@ class FileOp : public TimerOp {
   [[nodiscard]] bool is_transfer() const noexcept {
     return request.kind == Kind::kRead || request.kind == Kind::kWrite;
   }
-  /// This call moves no more than so much (a short transfer on purpose).
+  /// Limits this call to `bytes` (a short transfer on purpose).
   void limit_call(std::size_t bytes) noexcept { call_bytes_max_ = bytes; }
-  /// Set by the back end before it posts the op: bytes moved, descriptor, size (of a file, or
-  /// what is free) or 0; or -errno.
+  /// The back end sets it before it posts the op: the bytes moved, a descriptor, a size (of a file
+  /// or of the free space) or 0; or -errno.
   std::int64_t outcome = 0;
-  // Notes of back ends: it waits in a queue; the kernel has it; it was never handed on.
+  // Notes of back ends: the op's link in a queue; it waits there; the kernel has it; it was never
+  // handed on.
   FileOp* previous = nullptr;
   bool queued = false;
   bool in_kernel = false;
@@ -170,15 +171,15 @@ class FileBackend {
   virtual ~FileBackend() = default;
   /// Begins the op's call.
   virtual void submit(FileOp& op) noexcept = 0;
-  /// A submitted op should end early: with outcome -ECANCELED if it still can, else in its own
-  /// time. May be too late: the op may be posted already.
+  /// Asks a submitted op to end early: with outcome -ECANCELED if it still can, else in its own
+  /// time. The op may have been posted already.
   virtual void cancel(FileOp& op) noexcept = 0;
   /// One word for messages: "threads", "io_uring".
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
-  /// True if descriptors are its own numbers, not the kernel's: drop() closes them then, and files
-  /// must not outlive it.
+  /// True if descriptors are the back end's own numbers, not the kernel's. Then drop() closes them,
+  /// and files must not outlive the back end.
   [[nodiscard]] virtual bool owns_descriptors() const noexcept { return false; }
-  /// A file dies that was not closed.
+  /// Called when a file is destroyed that was not closed.
   virtual void drop(int descriptor) noexcept { static_cast<void>(descriptor); }
 };
 

@@ -1,13 +1,14 @@
 // runtime/io/file_io.hpp — file operations as awaitables: the loop never blocks on a disk.
 //
-// Reads and writes are carried through short transfers, EINTR and EAGAIN. A failure is a FileError
-// that names path and operation. A FileBackend carries the calls out: io_uring, threads that block,
-// or one's own (simulated, with faults).
+// Reads and writes go on after short transfers, EINTR and EAGAIN. A failure is a FileError that
+// names path and operation. A FileBackend does the calls: io_uring, threads that block, or the
+// caller's own (simulated, with faults).
 // Thread rule: the loop's thread. Buffers and the IoFile belong to the operation until its await
 // returns.
-// Cancel rule: a stop request is passed on to the operation, and the await lasts until that has
-// ended, since its buffer is in use: it throws Stopped if the operation did not run to its end (a
-// write may have been done in part), else it returns as usual. close() cannot be stopped.
+// Cancel rule: a stop request is passed on to the operation, and the await lasts until the
+// operation has ended, because its buffer is in use. It throws Stopped if the operation did not run
+// to its end (a write may have been done in part); else it returns as usual. close() cannot be
+// stopped.
 //
 //   FileIo io(loop);
 //   IoFile file = co_await io.open("run/state.tmp", OpenMode::kCreate);
@@ -51,8 +52,9 @@ class FileError : public Error {
   int error_number_;
 };
 
-/// An open file. Closed by FileIo::close (which reports errors), else by the destructor (which
-/// blocks and cannot), or by the last of its operations that is still on its way then.
+/// An open file. FileIo::close() closes it and reports errors. Otherwise its destructor closes it,
+/// which blocks and cannot report errors, or the last of its operations that are still on their
+/// way.
 class IoFile {
  public:
   IoFile() noexcept = default;
@@ -61,10 +63,10 @@ class IoFile {
   ~IoFile() = default;
 
   [[nodiscard]] bool is_open() const noexcept { return file_ != nullptr; }
-  /// Empty where no file is open.
+  /// Empty if no file is open.
   [[nodiscard]] const std::string& path() const noexcept;
-  /// Past the page cache: offset and size are multiples of FileIo::kDirectAlignment, the buffer's
-  /// address of memory_alignment().
+  /// True if transfers go past the page cache: then offset and size are multiples of
+  /// FileIo::kDirectAlignment, and the buffer's address is a multiple of memory_alignment().
   [[nodiscard]] bool is_direct() const noexcept { return memory_alignment_ != 0; }
   /// The alignment that the file system asks for, at most FileIo::kDirectAlignment; 0: the file is
   /// read and written through the cache.
@@ -90,20 +92,20 @@ class FileIo {
 
   enum class Backend {
     kAuto,   // io_uring, else threads
-    kUring,  // an Error where it cannot be had
+    kUring,  // an Error if it cannot be had
     kThreads,
   };
   struct Options {
     Backend backend = Backend::kAuto;
     unsigned ring_entries = 128;  // operations that the kernel has at a time; more wait
-    int threads = 2;              // that block: for calls by path, and without io_uring for all
+    int threads = 2;              // that block: for calls by path; without io_uring for all calls
     std::string name = "io";
     // larger transfers are cut: the kernel's own limit is 2 GiB
     std::size_t call_bytes_max = std::size_t{1} << 30;
   };
   explicit FileIo(EventLoop& loop) : FileIo(loop, Options()) {}
   FileIo(EventLoop& loop, Options options);
-  /// With a back end of one's own.
+  /// Uses the caller's own back end.
   FileIo(EventLoop& loop, std::unique_ptr<FileBackend> backend)
       : FileIo(loop, std::move(backend), Options()) {}
   FileIo(EventLoop& loop, std::unique_ptr<FileBackend> backend, Options options);
@@ -112,13 +114,14 @@ class FileIo {
   FileIo(const FileIo&) = delete;
   FileIo& operator=(const FileIo&) = delete;
 
-  /// kReadFile and kUpdate: a pipe, a device or a folder in the file's place is an error at once.
+  /// Opens a file. With kReadFile and kUpdate a pipe, a device or a folder in the file's place is
+  /// an error at once.
   [[nodiscard]] Awaiter<IoFile> open(std::string path, OpenMode mode, StopToken stop = {});
-  /// Past the page cache (O_DIRECT), where the file system can: reads and writes are checked for
-  /// their alignment.
+  /// Opens a file past the page cache (O_DIRECT) if the file system can; the alignment of its reads
+  /// and writes is checked.
   [[nodiscard]] Awaiter<IoFile> open_direct(std::string path, OpenMode mode, StopToken stop = {});
-  /// Fills `into` from byte `offset` on; returns how many bytes there were, fewer only at the
-  /// file's end.
+  /// Fills `into` from byte `offset` on; returns the number of bytes read, fewer than asked for
+  /// only at the file's end.
   [[nodiscard]] Awaiter<std::size_t> read(const IoFile& file, std::uint64_t offset,
                                           std::span<std::byte> into, StopToken stop = {});
   /// Writes all of `from`.
@@ -128,44 +131,47 @@ class FileIo {
   [[nodiscard]] Awaiter<void> fsync(const IoFile& file, StopToken stop = {});
   /// The folder's entries (after a rename, a creation) are on the medium afterwards.
   [[nodiscard]] Awaiter<void> fsync_folder(std::string path, StopToken stop = {});
-  /// Fails, and the file is closed later, if operations of it are still on their way.
+  /// Closes the file. If operations of it are still on their way, this fails and the file is closed
+  /// later.
   [[nodiscard]] Awaiter<void> close(IoFile file);
-  /// Atomic; replaces `to`.
+  /// Renames atomically; replaces `to`.
   [[nodiscard]] Awaiter<void> rename(std::string from, std::string to, StopToken stop = {});
-  /// Two files, or two folders, take each other's names; atomic. EINVAL where the file system
-  /// cannot (network file systems).
+  /// Exchanges the names of two files or two folders atomically; EINVAL if the file system cannot
+  /// (network file systems).
   [[nodiscard]] Awaiter<void> exchange(std::string one, std::string other, StopToken stop = {});
   [[nodiscard]] Awaiter<void> remove(std::string path, StopToken stop = {});
-  /// A file, or a folder with all that lies in it; nothing of that name may be there. A link is
-  /// removed itself and never followed. An entry that cannot be removed stays, and the first such
-  /// is the error; all else is gone.
+  /// Removes a file, or a folder with all that lies in it; it is no error if nothing has that name.
+  /// A link is removed itself and never followed. Entries that cannot be removed stay, and the
+  /// first of them is the error; all others are gone.
   [[nodiscard]] Awaiter<void> remove_tree(std::string path, StopToken stop = {});
   [[nodiscard]] Awaiter<std::uint64_t> size(const IoFile& file, StopToken stop = {});
-  /// The file has at least this size afterwards and its space on the disk, so that ENOSPC comes
-  /// before the first byte. Where the file system cannot reserve, the size alone is set.
+  /// Gives the file at least this size and its space on the disk, so that ENOSPC comes before the
+  /// first byte. If the file system cannot reserve, only the size is set.
   [[nodiscard]] Awaiter<void> reserve(const IoFile& file, std::uint64_t bytes, StopToken stop = {});
-  /// EEXIST if there is something of that name.
+  /// Makes a folder; EEXIST if something has that name.
   [[nodiscard]] Awaiter<void> make_folder(std::string path, StopToken stop = {});
-  /// The names in it, sorted, without "." and "..".
+  /// Returns the names in the folder, sorted, without "." and "..".
   [[nodiscard]] Awaiter<std::vector<std::string>> list_folder(std::string path,
                                                               StopToken stop = {});
-  /// An empty one.
+  /// Removes an empty folder.
   [[nodiscard]] Awaiter<void> remove_folder(std::string path, StopToken stop = {});
-  /// Bytes that a user without privileges may still write on the disk that holds `path`.
+  /// Returns the bytes that a user without privileges may still write on the disk that holds
+  /// `path`.
   [[nodiscard]] Awaiter<std::uint64_t> free_bytes(std::string path, StopToken stop = {});
 
-  /// Blocks of `from` become those of `into` as well, without a copy, where the file system can
-  /// (XFS, Btrfs): a write to either gives it one of its own. Offsets and size are multiples of its
-  /// blocks. False: it cannot, and nothing has changed. Waits for the disk: for a pool's thread.
+  /// Makes blocks of `from` those of `into` as well, without a copy, if the file system can (XFS,
+  /// Btrfs); a later write to either file gives it its own block. Offsets and size are multiples of
+  /// the file system's blocks. Returns false if it cannot; then nothing has changed. Waits for the
+  /// disk, so it is for a pool's thread.
   [[nodiscard]] static bool share(const IoFile& from, std::uint64_t from_offset, const IoFile& into,
                                   std::uint64_t offset, std::uint64_t bytes);
 
-  /// "io_uring" or "threads", and why it is this one.
+  /// The back end: "io_uring" or "threads", and why it is this one.
   [[nodiscard]] std::string_view backend_name() const noexcept { return backend_->name(); }
   [[nodiscard]] const std::string& why() const noexcept { return why_; }
 
-  /// The back end that `options` ask for: to put another one before it. kAuto takes threads where
-  /// no further ring can be made now. `why`: as why().
+  /// Makes the back end that `options` ask for, so that another one can be put in front of it.
+  /// kAuto takes threads if no further ring can be made now. `why` gets the text of why().
   [[nodiscard]] static std::unique_ptr<FileBackend> make_backend(EventLoop& loop,
                                                                  const Options& options,
                                                                  std::string* why = nullptr);
@@ -173,7 +179,8 @@ class FileIo {
     bool uring = false;
     std::string why;
   };
-  /// The back end that kAuto takes on this machine, and why. Tries io_uring out once per process.
+  /// Returns the back end that kAuto takes on this machine, and why. Tries io_uring out once per
+  /// process.
   [[nodiscard]] static Choice choose();
 
  private:

@@ -8,13 +8,13 @@
 // begins the receive that its peer waits for. A receive gets the next frame and its size. Failures:
 // if a peer disconnects, all present and later operations with it fail with PeerLost, which names
 // the rank at fault. A rank that aborts names the failed rank with abort(): every peer's operations
-// then fail with that rank, so that no rank blames a witness. A failure is permanent. Silence of a
-// peer is not a failure here: heartbeats carry a few numbers, by which the users of the net tell a
-// waiting rank from a hung one.
+// then fail with that rank, so that no rank blames a rank that only noticed the failure. A failure
+// is permanent. Silence of a peer is not a failure here: heartbeats carry a few numbers, by which
+// the users of the net tell a waiting rank from a hung one.
 // Thread rule: the loop's thread. Buffers belong to the operation until its await returns.
-// Cancel rule: a stopped receive ends at once and takes no frame, or, once a frame moves into its
-// buffer, with that frame; a stopped send ends at once if nothing of it has left, else when all of
-// it has.
+// Cancel rule: a stopped receive ends at once and takes no frame; once a frame moves into its
+// buffer, it ends with that frame. A stopped send ends at once if nothing of it has left, else when
+// all of it has left.
 //
 //   co_await net.send(peer, kGradients, bytes);
 //   std::size_t n = co_await net.recv(peer, kGradients, into);
@@ -35,7 +35,7 @@
 
 namespace tandem {
 
-/// Where it is not known which rank is at fault.
+/// Stands for the rank at fault if it is not known.
 inline constexpr std::uint32_t kUnknownRank = UINT32_MAX;
 
 /// A rank is gone, or was given up: "[net] rank 2 is lost: receive from rank 0 on channel 1 cannot
@@ -69,7 +69,7 @@ struct NetOp {
 
   Request request;
   End end = End::kNone;
-  std::size_t moved = 0;          // kDone: bytes; kTooLong: the frame's
+  std::size_t moved = 0;          // kDone: the bytes; kTooLong: the frame's size
   std::uint32_t failed_rank = 0;  // kPeerLost
   detail::ResumeOp resume;
 
@@ -85,14 +85,14 @@ struct PeerHeartbeats {
   std::array<std::uint16_t, kPlaces> words{};  // the last one of each place
 };
 
-/// Carries operations out: sets `end` and posts op.resume to the loop, once. Internal.
+/// Carries operations out: sets the op's `end` and posts its `resume` to the loop, once. Internal.
 class NetBackend {
  public:
   virtual ~NetBackend() = default;
   [[nodiscard]] virtual std::uint32_t rank() const noexcept = 0;
   [[nodiscard]] virtual std::uint32_t world() const noexcept = 0;
   virtual void submit(NetOp& op) = 0;
-  /// False: too late, it has ended or will.
+  /// Cancels the op. Returns false if it is too late: the op has ended, or will end by itself.
   virtual bool cancel(NetOp& op) noexcept = 0;
   virtual void abort(std::uint32_t failed_rank) = 0;
   virtual void send_heartbeat(std::uint32_t peer, std::size_t place, std::uint16_t word) = 0;
@@ -112,15 +112,16 @@ class Net {
 
   [[nodiscard]] Awaiter<void> send(std::uint32_t peer, std::uint32_t channel,
                                    std::span<const std::byte> frame, StopToken stop = {});
-  /// The size of the frame, which fits `into` (else it is an Error, and the frame is gone).
+  /// co_await returns the size of the frame. A frame that does not fit `into` is an Error, and is
+  /// lost.
   [[nodiscard]] Awaiter<std::size_t> recv(std::uint32_t peer, std::uint32_t channel,
                                           std::span<std::byte> into, StopToken stop = {});
-  /// This rank gives up because of `failed_rank` (itself, perhaps): everything on this net fails,
-  /// here and at all peers.
+  /// Gives up because of `failed_rank`, which may be this rank: everything on this net fails, here
+  /// and at all peers.
   void abort(std::uint32_t failed_rank) { backend_->abort(failed_rank); }
   /// Sends a heartbeat to `peer`, with a word (below PeerHeartbeats::kWordsMax) for one place of
   /// the PeerHeartbeats that the peer keeps of this rank. It takes no credit; heartbeats to one
-  /// peer keep their order. One to a lost peer is dropped.
+  /// peer keep their order. A heartbeat to a lost peer is dropped.
   void send_heartbeat(std::uint32_t peer, std::size_t place, std::uint16_t word) {
     TANDEM_CHECK(peer < world() && peer != rank() && place < PeerHeartbeats::kPlaces &&
                      word < PeerHeartbeats::kWordsMax,
@@ -130,8 +131,8 @@ class Net {
   [[nodiscard]] PeerHeartbeats heartbeats_of(std::uint32_t peer) const noexcept {
     return backend_->heartbeats_of(peer);
   }
-  /// Frames will often lie in `memory` (an arena): what the transport does to memory before it
-  /// moves frames is done now, once. The memory outlives this net.
+  /// Prepares `memory` (an arena), in which frames will often lie: the transport now does once what
+  /// it would do before each frame. The memory must outlive this net.
   void register_memory(std::span<std::byte> memory) { backend_->register_memory(memory); }
 
  private:

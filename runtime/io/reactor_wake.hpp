@@ -25,14 +25,14 @@ class ReactorWake {
  public:
   using Woken = void (*)(void* owner) noexcept;
 
-  /// Works with a copy of `descriptor`. Throws Error where no descriptor is left.
+  /// Works with a copy of `descriptor`. Throws Error if no descriptor is left.
   ReactorWake(EventLoop& loop, int descriptor, Woken woken, void* owner)
       : event_(loop.reactor(), copy_of(descriptor)), woken_(woken), owner_(owner) {}
   ~ReactorWake() { *self_ = nullptr; }
   ReactorWake(const ReactorWake&) = delete;
   ReactorWake& operator=(const ReactorWake&) = delete;
 
-  /// woken(owner) is called once the descriptor can be read; then it is to be armed again. Does
+  /// Has woken(owner) called once the descriptor can be read; then it is to be armed again. Does
   /// nothing while armed.
   void arm() {
     if (armed_) {

@@ -1,5 +1,5 @@
-// runtime/io/recycling_allocator.hpp — memory for Asio's operations out of the loop's free lists,
-// so that none allocates.
+// runtime/io/recycling_allocator.hpp — memory for Asio's operations from the loop's free lists, so
+// that no operation allocates.
 //
 // Thread rule: the loop's thread.
 #pragma once

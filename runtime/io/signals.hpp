@@ -1,11 +1,11 @@
 // runtime/io/signals.hpp — lets a coroutine await the process's signals (SIGTERM, SIGINT, ...).
 //
-// From construction on these signals no longer end the process but queue up here, until one waits.
-// Several loops may wait for the same one: each learns of it. When the last of them has gone, what
-// the program did about the signal before is in place again. After a fork() the child does about
-// signals what its program did before, and may wait for its own on loops of its own. (It shares the
-// pipe of Asio's sets until the first of its Signals is made; an asio::signal_set that the child
-// makes before that takes what is meant for its parent.)
+// From construction on these signals no longer end the process but queue up here until a coroutine
+// waits. Several loops may wait for the same signal, and each learns of it. When the last Signals
+// of a number is destroyed, the program's former handling of that signal is in place again. After a
+// fork() the child has the program's former handling, and may wait for signals on its own loops.
+// (It shares the pipe of Asio's signal sets until it makes its first Signals; an asio::signal_set
+// that the child makes before that takes signals that are meant for its parent.)
 // Thread rule: the loop's thread.
 // Cancel rule: wait(stop_token) ends with Stopped.
 //
@@ -29,7 +29,7 @@ class Signals {
   ~Signals();
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
-  /// The number of the signal that came.
+  /// co_await returns the number of the signal that came.
   [[nodiscard]] auto wait(StopToken stop = {}) { return set_.async_wait(use_task(stop)); }
 
  private:
@@ -37,7 +37,7 @@ class Signals {
   void remove(int number) noexcept;
 
   asio::signal_set set_;
-  unsigned forks_;  // up to the process that waits
+  unsigned forks_;  // forks before the process that waits
   std::vector<int> numbers_;
 };
 

@@ -1,13 +1,13 @@
 // runtime/io/thread_files.hpp — file operations by a few threads that do one blocking call after
 // the other.
 //
-// A call on a pipe may last as long as the other end likes. Such calls hold no thread from the
-// others: where all threads wait for pipes, one more is started, up to kThreadsMost.
+// A call on a pipe may last as long as the other end likes. It does not hold up other calls: if all
+// threads wait for pipes, one more is started, up to kThreadsMost.
 // Thread rule: the loop's thread, like every FileBackend.
-// Cancel rule: what is queued leaves the queue at once; a call that runs is interrupted by a signal
-// (SIGURG, if the program does not handle it), again and again until it returns. That ends an
-// open() of a FIFO that has no writer, and a read of one; a call that the kernel does not
-// interrupt, as most of those on a disk, is awaited.
+// Cancel rule: a queued operation leaves the queue at once. A call that runs is interrupted by a
+// signal (SIGURG, if the program does not handle it), again and again until it returns. That ends
+// an open() of a FIFO that has no writer, and a read from a FIFO. A call that the kernel does not
+// interrupt, as most calls on a disk, is awaited.
 #pragma once
 
 #include <condition_variable>
@@ -37,13 +37,13 @@ class ThreadFiles final : public FileBackend {
   void cancel(FileOp& op) noexcept override;
   [[nodiscard]] std::string_view name() const noexcept override { return "threads"; }
 
-  /// No operation waits for a thread: what has not come back runs. For tests.
+  /// True if no operation waits for a thread: those that have not come back are running. For tests.
   [[nodiscard]] bool queue_is_empty() noexcept {
     const std::lock_guard lock(mutex_);
     return queue_.empty();
   }
 
-  /// Does the op's call on the calling thread: what it comes to.
+  /// Does the op's call on the calling thread, and returns its outcome.
   static std::int64_t call(FileOp& op) noexcept;
 
  private:
@@ -72,13 +72,13 @@ class ThreadFiles final : public FileBackend {
   LinkedQueue<FileOp> queue_;
   bool stopping_ = false;
   std::deque<Worker> workers_;
-  std::vector<std::thread> threads_;  // one for each
-  std::size_t at_pipes_ = 0;          // of them
+  std::vector<std::thread> threads_;  // one for each worker
+  std::size_t at_pipes_ = 0;          // workers that wait for pipes
 };
 
 /// The open(2) flags of a kOpen.
 [[nodiscard]] int open_flags(const FileRequest& request) noexcept;
-/// The mode of a file that is made.
+/// The permissions of a file that is made.
 [[nodiscard]] unsigned open_mode(const FileRequest& request) noexcept;
 
 }  // namespace tandem::detail

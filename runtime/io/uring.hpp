@@ -1,10 +1,10 @@
-// runtime/io/uring.hpp — one ring of the kernel: set up with what this kernel has, its eventfd,
-// both its queues.
+// runtime/io/uring.hpp — one io_uring of the kernel: its set-up with what this kernel has, its
+// eventfd, and both its queues.
 //
-// Knows nothing of files or coroutines. Not included where liburing is missing (only uring*.cpp
-// do).
-// Thread rule: made anywhere; from the first enter() on, of one thread, until nothing is on its
-// way.
+// It knows nothing of files or coroutines. Only uring*.cpp include it, so that it is not compiled
+// where liburing is missing.
+// Thread rule: any thread may make it; from the first enter() on, one thread uses it until nothing
+// is on its way.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ namespace tandem::detail {
 
 class Uring {
  public:
-  /// A ring for this many operations at a time. error() says whether there is one.
+  /// Makes a ring for `entries` operations at a time; error() tells whether that succeeded.
   explicit Uring(unsigned entries) noexcept;
   ~Uring();
   Uring(const Uring&) = delete;
@@ -35,16 +35,17 @@ class Uring {
   }
   [[nodiscard]] int event_descriptor() const noexcept { return event_; }
 
-  /// To be called by the thread that submits from now on; false: it belongs to another thread for
-  /// good.
+  /// Called by the thread that submits from now on; returns false if the ring is bound to another
+  /// thread.
   [[nodiscard]] bool belongs_here() noexcept;
 
-  /// Null: full; enter() makes room.
+  /// Returns the next free entry; null if there is none: enter() makes room.
   [[nodiscard]] io_uring_sqe* next_entry() noexcept { return io_uring_get_sqe(&ring_); }
-  /// Hands over what was prepared; false: the kernel did not take everything, try again later.
+  /// Hands the prepared entries over; returns false if the kernel did not take all of them: try
+  /// again later.
   [[nodiscard]] bool enter() noexcept;
-  /// Calls take(user data, result) for every completion there is; how many there were. One look at
-  /// memory when none.
+  /// Calls take(user data, result) for every completion there is, and returns their number. Costs
+  /// one look at memory if there is none.
   template <class Take>
   unsigned reap(Take take) noexcept {
     if ((__atomic_load_n(ring_.sq.kflags, __ATOMIC_RELAXED) & kWorkPending) != 0) {
@@ -60,9 +61,10 @@ class Uring {
     io_uring_cq_advance(&ring_, count);
     return count;
   }
-  /// Whether completions ring the eventfd. A look after switching it on sees what came before.
+  /// Sets whether completions notify the eventfd. A reap() after switching it on sees all that came
+  /// before.
   void notify_event(bool on) noexcept {
-    // seq_cst: the flag is out before the completions are looked at, so that none falls between.
+    // seq_cst: the flag is visible before the completions are looked at, so that none is missed.
     __atomic_exchange_n(ring_.cq.kflags,
                         on ? 0U : static_cast<unsigned>(IORING_CQ_EVENTFD_DISABLED),
                         __ATOMIC_SEQ_CST);
@@ -79,7 +81,7 @@ class Uring {
   int event_ = -1;
   bool made_ = false;
   bool deferred_ = false;
-  std::uint64_t thread_ = 0;  // that it belongs to; 0: to none yet
+  std::uint64_t thread_ = 0;  // to which it belongs; 0: to none yet
   unsigned entries_ = 0;
   std::array<bool, 64> can_do_{};
 };

@@ -1,10 +1,10 @@
 // runtime/sim/sim_disk.hpp — a disk in memory with files, folders and power cuts.
 //
 // It outlives ranks and crashes. Data that was fsynced stays (a file's bytes by fsync, a folder's
-// entries by fsync_folder); of the rest a power cut keeps any part: each change of a folder's
+// entries by fsync_folder). A power cut keeps any part of the rest: each change of a folder's
 // entries (a rename or an exchange within one folder is one change) and each sector of a file by
-// itself. Calls return as the system's do: 0 or more, or -errno. Thread rule: the world's
-// thread.
+// itself. Calls return what the system's calls do: 0 or more, or -errno.
+// Thread rule: the world's thread.
 //
 //   SimDisk disk({.capacity_bytes = 1 << 20});
 //   disk.put("run/state", bytes);
@@ -33,8 +33,8 @@ class SimDisk {
   };
   struct Node;
   using Entries = std::map<std::string, std::shared_ptr<Node>>;
-  /// A change of a folder's entries, all of it or none: a name goes; names come, or get another
-  /// node.
+  /// A change of a folder's entries, which survives as a whole or not at all: a name goes; names
+  /// come, or get another node.
   struct Change {
     std::string gone;
     std::vector<std::pair<std::string, std::shared_ptr<Node>>> come = {};
@@ -44,14 +44,14 @@ class SimDisk {
     bool is_folder = false;
     std::vector<std::byte> bytes;
     std::vector<std::byte> synced;  // what a power cut keeps for certain
-    bool sync_failed = false;       // what was written is dropped: no later fsync brings it back
+    bool sync_failed = false;       // the written data are dropped: no later fsync saves them
     Entries entries;
     Entries synced_entries;
     std::vector<Change> changes;  // since they were synced
   };
 
-  /// One thing that is not synced: a change of a folder's entries, in the order of the calls, or a
-  /// file's sector (kTruncation: that it became shorter).
+  /// One change that is not synced: a change of a folder's entries, in the order of the calls, or a
+  /// sector of a file (kTruncation: the file became shorter).
   struct Piece {
     std::string path;
     bool is_entry;
@@ -63,10 +63,10 @@ class SimDisk {
   SimDisk() : SimDisk(Options()) {}
   explicit SimDisk(Options options) : options_(options) { root_->is_folder = true; }
 
-  /// The disk as it is found when the power goes now. Asks about each piece once, folders before
-  /// what lies in them.
+  /// Returns the disk as it is found after a power cut at this moment. Asks about each piece once,
+  /// folders before their contents.
   [[nodiscard]] SimDisk after_power_cut(const Survives& survives) const;
-  /// Power off, power on; each piece survives by the toss of a coin.
+  /// Cuts the power and restores it; each piece survives with probability 1/2.
   void crash(Random& random);
   void set_capacity(std::uint64_t bytes) noexcept { options_.capacity_bytes = bytes; }
   /// Called after each call that changed something.
@@ -74,7 +74,7 @@ class SimDisk {
   [[nodiscard]] std::uint64_t used_bytes() const noexcept;
   /// The file's bytes; null if there is none of that name.
   [[nodiscard]] const std::vector<std::byte>* find(const std::string& path) const;
-  /// Puts a whole file there, or a folder, with the folders it lies in; synced.
+  /// Puts a whole file, or a folder, there with the folders that it lies in, all synced.
   void put(const std::string& path, std::vector<std::byte> bytes);
   void put_folder(const std::string& path);
 
@@ -87,14 +87,14 @@ class SimDisk {
   [[nodiscard]] std::int64_t write(Node& file, std::uint64_t offset, const std::byte* from,
                                    std::size_t bytes);
   [[nodiscard]] std::int64_t reserve(Node& file, std::uint64_t bytes);
-  /// `fails`: with EIO, and what is dirty is dropped.
+  /// With `fails` it returns -EIO, and the dirty data are dropped.
   std::int64_t fsync(Node& file, bool fails);
   [[nodiscard]] std::int64_t fsync_folder(const std::string& path);
   [[nodiscard]] std::int64_t rename(const std::string& from, const std::string& to);
   /// Exchanges two names in one folder.
   [[nodiscard]] std::int64_t exchange(const std::string& one, const std::string& other);
   [[nodiscard]] std::int64_t remove(const std::string& path, bool folder);
-  /// One name after the other, each of them a change.
+  /// Removes one name after the other, each as a change of its own.
   [[nodiscard]] std::int64_t remove_tree(const std::string& path);
   [[nodiscard]] std::int64_t make_folder(const std::string& path);
   [[nodiscard]] std::int64_t list_folder(const std::string& path,
@@ -103,7 +103,7 @@ class SimDisk {
 
  private:
   [[nodiscard]] std::shared_ptr<Node> node_at(std::string_view path) const;
-  /// The folder that `path` lies in (null: there is none) and its last name.
+  /// Returns the folder that `path` lies in (null if there is none) and the path's last name.
   [[nodiscard]] std::pair<std::shared_ptr<Node>, std::string> place_of(std::string_view path) const;
   void changed() const;
 

@@ -1,11 +1,11 @@
 // runtime/sim/sim_files.hpp — a disk in memory with the faults of real ones, as a back end of
 // FileIo.
 //
-// SimFiles is one rank's way to a SimDisk: each call takes a time drawn from the seed and may end
-// short, interrupted, or with an error, as the Faults say. A write that does not fit writes what
-// fits, then says ENOSPC.
-// Thread rule: the world's thread. Files die before their SimFiles; a SimFiles lives as long as
-// the world runs.
+// SimFiles is one rank's access to a SimDisk: each call takes a time drawn from the seed and may
+// end short, interrupted, or with an error, as the Faults say. A write that does not fit writes
+// what fits; the next one fails with ENOSPC.
+// Thread rule: the world's thread. Files must be destroyed before their SimFiles, which must live
+// as long as the world runs.
 //
 //   SimDisk disk({.capacity_bytes = 1 << 20});
 //   const SimFiles::Faults faults{.short_transfer = 0.3};
@@ -36,7 +36,7 @@ class SimFiles final : public FileBackend {
 
   void set_faults(Faults faults) noexcept { faults_ = faults; }
   [[nodiscard]] std::size_t open_files() const noexcept { return open_.size(); }
-  /// Calls so far.
+  /// Returns the number of calls so far.
   [[nodiscard]] std::uint64_t calls() const noexcept { return next_number_; }
 
   void submit(FileOp& op) noexcept override;

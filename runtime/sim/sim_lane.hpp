@@ -2,7 +2,7 @@
 // virtual time, in their order.
 //
 // Each function takes a time, drawn from the seed or given, and runs at the end of it.
-// Lives as long as its lane.
+// It must live as long as its lane.
 //
 //   SimLane thread(world, rank, {.job_time = 20us});
 //   ComputeLane lane(world.loop(rank), "compute", &thread);

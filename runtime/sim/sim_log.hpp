@@ -1,5 +1,5 @@
-// runtime/sim/sim_log.hpp — what happened in a simulated world: a hash over everything, and the
-// last events as text.
+// runtime/sim/sim_log.hpp — records the events of a simulated world: a hash over all of them, and
+// the last ones as text.
 //
 // Two executions are the same if their hashes are.
 // Thread rule: one thread.

@@ -3,9 +3,9 @@
 //
 // Frames of one channel keep their order; other frames may overtake each other, by the seed. A
 // frame is read from its sender's buffer when it leaves, not when it is sent. When a rank dies, its
-// peers' operations with it fail after detect_after. Some of the world's ranks may have links of
-// their own, on which they are numbered from 0. Lives as long as the nets attached to it, and they
-// as long as the world runs.
+// peers' operations with it fail after detect_after. A SimNet may connect only some of the world's
+// ranks, which it numbers from 0. It must live as long as the nets attached to it, and they as long
+// as the world runs.
 //
 //   SimNet links(world, {.latency = 20us});   Net net(links.attach(rank));
 #pragma once
@@ -32,8 +32,8 @@ class SimNet {
     double bytes_per_s = 10e9;
     std::size_t window_frames = 4;  // of a channel: sent and not received
     Duration detect_after = std::chrono::milliseconds(50);
-    std::uint32_t first = 0;  // of the world's ranks, the one with number 0
-    std::uint32_t ranks = 0;  // 0: all from that one on
+    std::uint32_t first = 0;  // the world's rank that has number 0 here
+    std::uint32_t ranks = 0;  // how many; 0: all from `first` on
   };
   SimNet(SimWorld& world, Options options);
   ~SimNet();
@@ -46,9 +46,10 @@ class SimNet {
   void clog(std::uint32_t from, std::uint32_t to, Duration duration);
   /// Makes all operations of `rank` fail from now on (before bury() of a dead rank).
   void cut(std::uint32_t rank) { break_all(rank, rank); }
-  /// Frames that left and were neither received nor dropped with a broken net.
+  /// Returns the number of frames that have left and were neither received nor dropped with a
+  /// broken net.
   [[nodiscard]] std::size_t frames_under_way() const noexcept;
-  /// In frames that have left.
+  /// Returns the bytes of the frames from `from` to `to` that have left.
   [[nodiscard]] std::uint64_t bytes_sent(std::uint32_t from, std::uint32_t to) const noexcept {
     return bytes_sent_[from * ranks_ + to];
   }
@@ -81,7 +82,7 @@ class SimNet {
     return lost_[rank * ranks_ + peer];
   }
 
-  /// For `rank`, as numbered here.
+  /// Schedules `event` for `rank`, as numbered in this net.
   void after(Duration delay, std::uint32_t rank, std::function<void()> event) {
     world_.after(delay, options_.first + rank, std::move(event));
   }

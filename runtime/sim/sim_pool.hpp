@@ -3,7 +3,7 @@
 //
 // Each worker takes the next chunk after a time drawn from the seed, so chunks of one job end in
 // any order.
-// Lives as long as its pool.
+// It must live as long as its pool.
 //
 //   SimPool workers(world, rank, {.threads = 3});
 //   CpuPool pool(world.loop(rank), {.threads = 3, .driver = &workers});

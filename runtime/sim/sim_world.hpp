@@ -12,9 +12,9 @@
 // to a sleeping rank has an effect only if it wakes the rank. The world checks a rank only when its
 // time has come, when it is woken, and after an event for it, so that a step costs the same with
 // hundreds of ranks.
-// Thread rule: everything on the thread that made it, and no loop runs on it. Whatever an event
-// refers to lives until the event is due or the world is gone. Teardown: end the ranks' scopes in
-// the world, then destroy them, then the world.
+// Thread rule: everything on the thread that made it, and no loop runs on it. The objects that an
+// event refers to must live until the event is due or the world is gone. Teardown: end the ranks'
+// scopes in the world, then destroy them, then the world.
 //
 //   SimWorld world({.seed = 7, .ranks = 4});
 //   Scope scope(world.loop(0));   scope.spawn("main", &rank_main, ...);
@@ -57,7 +57,7 @@ class SimWorld : private detail::WakeTap {
   SimWorld(const SimWorld&) = delete;
   SimWorld& operator=(const SimWorld&) = delete;
 
-  /// Goes on until done() holds (asked between steps).
+  /// Runs the world until done() returns true (asked between steps).
   End run(const std::function<bool()>& done);
 
   [[nodiscard]] std::uint32_t ranks() const noexcept {
@@ -66,15 +66,16 @@ class SimWorld : private detail::WakeTap {
   [[nodiscard]] EventLoop& loop(std::uint32_t rank) noexcept { return ranks_[rank]->loop; }
   [[nodiscard]] TimePoint now() const noexcept { return clock_.now(); }
   [[nodiscard]] Duration elapsed() const noexcept { return now().time_since_epoch(); }
-  /// The random numbers of the world; other users fork() theirs from it.
+  /// The world's random numbers; other users fork() theirs from it.
   [[nodiscard]] Random& random() noexcept { return random_; }
   [[nodiscard]] SimLog& log() noexcept { return log_; }
   void note(const char* what, std::uint32_t rank, std::uint64_t a = 0, std::uint64_t b = 0) {
     log_.add({elapsed().count(), what, rank, a, b});
   }
 
-  /// Calls `event` for `rank` after `delay` of virtual time (with the rank's loop not running). It
-  /// does to the loops of other ranks what other threads may. A dead rank's events wait.
+  /// Calls `event` for `rank` after `delay` of virtual time (with the rank's loop not running). To
+  /// the loops of other ranks the event may do only what other threads may. The events of a dead
+  /// rank wait.
   void after(Duration delay, std::uint32_t rank, std::function<void()> event);
 
   // ---- what a rank may suffer
@@ -89,13 +90,13 @@ class SimWorld : private detail::WakeTap {
   [[nodiscard]] std::uint64_t turns(std::uint32_t rank) const noexcept {
     return ranks_[rank]->turns;
   }
-  /// Calls `event` once, before the rank's turn number `turn`, from 0. So a test can act at each
-  /// point of an execution.
+  /// Calls `event` once, before the rank's turn number `turn` (from 0), so that a test can act at
+  /// each point of an execution.
   void before_turn(std::uint32_t rank, std::uint64_t turn, std::function<void()> event);
-  /// Called with the rank that died.
+  /// Has `listener` called with each rank that dies.
   void on_death(std::function<void(std::uint32_t)> listener);
-  /// After the survivors have ended: a dead rank gets time again, so that its tasks can end and its
-  /// memory be freed.
+  /// Gives a dead rank time again, so that its tasks can end and its memory be freed; called after
+  /// the survivors have ended.
   void bury(std::uint32_t rank);
 
  private:
@@ -111,7 +112,7 @@ class SimWorld : private detail::WakeTap {
     std::function<void()> event;  // before that turn
     // Its wait, while it has nothing to do:
     ExpectedWait expected{Spin::kAuto};
-    ExpectedWait::Plan plan;  // what of it is left
+    ExpectedWait::Plan plan;  // what is left of the wait
     bool waits = false;
     // How run() finds it:
     bool is_ready = false;    // in ready_
@@ -131,7 +132,7 @@ class SimWorld : private detail::WakeTap {
       return time != other.time ? time > other.time : tie > other.tie;
     }
   };
-  struct Look {  // stale where it is not the rank's next one
+  struct Look {  // stale if it is not the rank's next one
     TimePoint time;
     Rank* rank;
     bool operator<(const Look& other) const noexcept {  // likewise

@@ -1,4 +1,4 @@
-// runtime/supervision/children.hpp — the actors that a parent owns: makes their state, and makes it
+// runtime/supervision/children.hpp — owns a parent's child actors: makes their state, and makes it
 // again when they fail.
 //
 // A child runs in a scope of its own (its tasks end with it). When it has ended, the parent's
@@ -7,18 +7,19 @@
 // the parent is itself a child, its own parent decides next. More than `limit.most` restarts within
 // `limit.within` escalate. An error of a device or a collective, after which nothing can be
 // restarted, escalates up to the root; no parent is asked. A child that closed itself, or that was
-// stopped, is not restarted. A child that is started with ChildOptions has a limit of its own,
-// which counts its restarts alone, and may pause before each: longer each time, until it has run
-// for `limit.within`. A restart: the tasks of the child's scope end, its state is destroyed, a new
-// one is made from the same arguments (copied) behind the same mailbox. Senders keep their address;
-// what waits in the mailbox survives and is handled by the new state, in its order. The message
-// that failed is gone (its asker got the error), and the pending replies of the old state fail.
+// stopped, is not restarted. A child that is started with ChildOptions has its own limit, which
+// counts only its restarts, and may pause before each: longer each time, until it has run for
+// `limit.within`. In a restart the tasks of the child's scope end, its state is destroyed, and a
+// new state is made from the same arguments (copied) behind the same mailbox. Senders keep their
+// address; the messages that wait in the mailbox survive, and the new state handles them in their
+// order. The message that failed is gone (its asker got the error), and the pending replies of the
+// old state fail.
 // Thread rule: the loop's thread.
-// Ownership: a member of the parent (or beside its scope); dies after the scope was joined. Where
-// it dies because an exception passes and its loop does not run, it stops the children and waits
-// for them.
-// on_child_exit is called between two resumptions, maybe while a handler of the parent is
-// suspended: it decides.
+// Ownership: it is a member of the parent (or stands beside its scope), and is destroyed after the
+// scope was joined. If an exception destroys it while its loop does not run, it stops the children
+// and waits for them.
+// on_child_exit() is called between two resumptions, maybe while a handler of the parent is
+// suspended; it should only decide.
 // Cancel rule: children stop with the parent, and when it ends.
 //
 //   struct Farm : Actor<Farm, Job> {
@@ -66,7 +67,7 @@ class Children {
  public:
   enum class Strategy : unsigned char {
     kOneForOne,  // the failed one is restarted
-    kAllForOne,  // all of them are, in the order of their starts
+    kAllForOne,  // all are restarted, in the order of their starts
   };
   struct Options {
     RestartLimit limit = {};
@@ -95,10 +96,10 @@ class Children {
     return start_child<A>(&options, std::move(args)...);
   }
 
-  /// Asks all of them to stop; they end as tasks of the parent's scope.
+  /// Asks all children to stop; they end as tasks of the parent's scope.
   void request_stop() noexcept;
   [[nodiscard]] std::size_t running() const noexcept { return running_; }
-  /// Restarts so far.
+  /// The number of restarts so far.
   [[nodiscard]] std::uint64_t restarts() const noexcept { return restarts_; }
 
  private:
@@ -226,7 +227,8 @@ typename A::AddressType Children::start_child(const ChildOptions* options, Args.
   child.open_scope(scope.loop(), stop_->token());
   child.start();
   ++running_;
-  // It ends with the parent. A scope that owns the parent does not wait for it to close that.
+  // This task ends with the parent. A scope that owns the parent does not wait for it before it
+  // closes the parent.
   (void)scope.spawn_task(std::string_view(child.name),
                          parent_is_owned_ && parent_is_owned_(parent_), &Children::look_after, this,
                          static_cast<Child*>(&child));

@@ -1,12 +1,13 @@
 // runtime/supervision/monitor.hpp — watching an actor by its address: the watcher gets the message
 // Down once, when the actor has ended.
 //
-// At once if it has ended already; from any loop to any loop. A restarted child has not ended: its
-// address lives on. Down waits for no credit, so a full mailbox does not lose it.
-// Thread rule: watch() and unwatch() from any thread; the watcher was started before, and its loop
-// lives as long as the Watch.
-// Cancel rule: unwatch(), or the Watch's destructor: nothing is sent after it (what was sent before
-// may arrive).
+// The watcher gets Down at once if the actor has ended already. The two may live on different
+// loops. A restarted child has not ended: its address lives on. Down needs no credit, so a full
+// mailbox does not lose it.
+// Thread rule: watch() and unwatch() from any thread; the watcher must have been started before,
+// and its loop must live as long as the Watch.
+// Cancel rule: nothing is sent after unwatch() or the Watch's destructor (a Down that was sent
+// before may arrive).
 //
 //   struct Guard : Actor<Guard, Down> {
 //     explicit Guard(Worker::AddressType worker_in) : worker(std::move(worker_in)) {}
@@ -30,7 +31,7 @@ struct Down {
   ExitReason reason;
 };
 
-/// The right to be told. Movable; ends with its last owner.
+/// The registration of a watcher. Movable; it ends with its last owner.
 class Watch {
  public:
   Watch() noexcept = default;
@@ -44,7 +45,7 @@ class Watch {
   }
   ~Watch() { unwatch(); }
 
-  /// False: the Down was sent already (or there was nothing to watch).
+  /// Ends the watch. Returns false if the Down was sent already (or there was nothing to watch).
   bool unwatch() noexcept;
   [[nodiscard]] bool watching() const noexcept { return node_ != nullptr; }
 

@@ -1,4 +1,4 @@
-// runtime/supervision/shutdown.hpp — ending a whole actor system in named phases, each with a
+// runtime/supervision/shutdown.hpp — ends a whole actor system in named phases, each with a
 // deadline, instead of hanging.
 //
 //   intake   the mailboxes of the root scope's actors, and of those in scopes below it, close
@@ -6,12 +6,13 @@
 //   stop     the root scope is asked to stop; its tasks end
 //   ...      your own, in the order of then(): abort communicators, give up streams, join pools
 //   rest     what your phases set free ends
-// A phase that is not done in time is left behind and the next one begins: aborting is what sets a
-// stuck task free. Tasks that still run at the end are reported with their await chains, as an
-// Error that run() throws: such a process ends itself (the frames cannot be destroyed: what they
-// await is in flight). Thread rule: the loop's thread; run() once, from a task outside of `root`.
-// Ownership: outlives what its phases run. The phases look every kLook, so it needs a clock that
-// moves.
+// A phase that is not done in time is left behind and the next one begins, because a later phase's
+// abort sets a stuck task free. If tasks still run at the end, run() throws an Error with their
+// await chains; the process must then end itself (the frames cannot be destroyed, because the
+// operations that they await are in flight).
+// Thread rule: the loop's thread; run() once, from a task outside of `root`.
+// Ownership: it must outlive the tasks of its phases. The phases look every kLook, so the loop's
+// clock must move.
 //
 //   Shutdown shutdown(root, {.handle = 1s, .drain = 5s});
 //   shutdown.then("abort comms", 2s, &abort_comms, &comms);
@@ -33,7 +34,7 @@ namespace tandem {
 class Shutdown {
  public:
   struct Options {
-    Duration handle = std::chrono::seconds(1);  // intake: for the messages that were accepted
+    Duration handle = std::chrono::seconds(1);  // intake: to handle the accepted messages
     Duration drain = std::chrono::seconds(5);   // stop
     Duration rest = std::chrono::seconds(1);
   };
@@ -51,7 +52,7 @@ class Shutdown {
     /// One line per phase, and what was left behind.
     [[nodiscard]] std::string text() const;
   };
-  /// Something still runs; the text says what it waits for.
+  /// Thrown if something still runs; the text says what it waits for.
   class Incomplete : public Error {
    public:
     explicit Incomplete(Report report);
@@ -66,7 +67,8 @@ class Shutdown {
   Shutdown(const Shutdown&) = delete;
   Shutdown& operator=(const Shutdown&) = delete;
 
-  /// A phase of your own: factory(args...), a Task. Its failure is in the report and ends nothing.
+  /// Adds a phase of your own: factory(args...), a Task. Its failure is in the report, and does not
+  /// end the shutdown.
   template <class Factory, class... Args>
     requires TaskFactory<Factory, Args...>
   void then(Name name, Duration limit, Factory factory, Args... args) {
@@ -76,7 +78,7 @@ class Shutdown {
     };
   }
 
-  /// All phases; throws Incomplete when something is left.
+  /// Runs all phases; throws Incomplete if something still runs.
   Task<Report> run();
 
  private:

@@ -10,7 +10,7 @@ namespace tandem {
 /// A socket's address holds 107 bytes of a path. A longer path is given by a descriptor of its
 /// folder, so `address` is valid while this lives; the name after the last slash must be short.
 struct SocketPath {
-  /// std::system_error where the folder of a longer path cannot be opened.
+  /// Throws std::system_error if the folder of a longer path cannot be opened.
   explicit SocketPath(const std::string& path);
 
   OwnedDescriptor folder;

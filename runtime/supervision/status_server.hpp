@@ -5,13 +5,13 @@
 //   curl --unix-socket run/status.sock http://run/tasks
 //
 // It speaks HTTP/1.0: one request of at most 4 KiB, one answer, the connection's end. A client that
-// is slow, silent or speaks something else is let go after five seconds, and of more than sixteen
-// at a time the oldest one is at once, so that none who connect and stay keep others out or take
-// memory. Nothing is changed by a request.
+// is slow, silent or speaks something else is disconnected after five seconds. If there are more
+// than sixteen clients, the oldest is disconnected at once, so that clients that connect and stay
+// neither keep others out nor take memory. A request changes nothing.
 // A Unix socket is open to its user alone (and root), by its mode and by the peer's uid; a loopback
 // port is open to every user of the host.
-// Thread rule: the loop's thread (or of the owner's while the loop does not run), on which the
-// pages are made, too.
+// Thread rule: the loop's thread (or the owner's while the loop does not run); the pages are made
+// there, too.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,7 @@ struct StatusPage {
 class StatusServer {
  public:
   /// `address`: a path, or 127.0.0.1:PORT (port 0: any that is free). A socket file without a
-  /// listener is replaced. Throws user_error where it cannot listen there.
+  /// listener is replaced. Throws user_error if it cannot listen there.
   StatusServer(EventLoop& loop, const std::string& address,
                std::map<std::string, StatusPage> pages);
   ~StatusServer();

@@ -1,11 +1,11 @@
-// runtime/supervision/watchdog.hpp — says which tasks wait too long, once for each wait, with their
-// await chains.
+// runtime/supervision/watchdog.hpp — reports tasks that wait too long, once for each wait, with
+// their await chains.
 //
 // It looks at all scopes of a loop every `every`. Waits for messages and for the tasks of a scope
-// are not reported: an idle actor is no trouble, and those tasks are looked at themselves. A loop
-// that is held does not look: that is a stall (EventLoop::stalls). Nor does a loop that does not
-// run, and what a task waits for then is not counted.
-// Thread rule: the loop's thread (or of the owner's while the loop does not run).
+// are not reported: an idle actor is no trouble, and those tasks are looked at themselves. While an
+// operation holds the loop, the watchdog does not look: that is a stall (EventLoop::stalls). It
+// does not look while the loop does not run either, and that time is not counted.
+// Thread rule: the loop's thread (or the owner's while the loop does not run).
 //
 //   const Watchdog watchdog(loop, {.limit = 30s});
 //   "[watchdog] a task waits for 31.2 s: reader (...) <- [completion]"
@@ -32,7 +32,7 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   [[nodiscard]] std::uint64_t reports() const noexcept { return reports_; }
-  /// Looks now.
+  /// Looks at all tasks now.
   void tick();
 
  private:

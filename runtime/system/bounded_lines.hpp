@@ -13,9 +13,9 @@
 
 namespace tandem {
 
-/// A regular file, for reading: never through a link, which could lead to a file that only its
-/// reader may read, and without waiting for a FIFO's writer. -1, and why in errno: ELOOP for a
-/// link, EINVAL for what is no regular file.
+/// Opens a regular file for reading. It follows no link, which could lead to a file that only the
+/// reading user may read, and does not wait for a FIFO's writer. On failure the descriptor is -1,
+/// and errno says why: ELOOP for a link, EINVAL for anything else that is no regular file.
 [[nodiscard]] OwnedDescriptor open_ordinary_file(const std::string& path) noexcept;
 
 class BoundedLines {
@@ -23,33 +23,33 @@ class BoundedLines {
   static constexpr std::size_t kLongest = std::size_t{1} << 20;
   static constexpr std::uint64_t kMost = std::uint64_t{4} << 30;
 
-  /// No line of more than `longest` bytes, and no more than `most` unpacked bytes in all.
+  /// Reads lines of at most `longest` bytes, and at most `most` unpacked bytes in all.
   explicit BoundedLines(OwnedDescriptor file, std::size_t longest = kLongest,
                         std::uint64_t most = kMost);
   ~BoundedLines();
   BoundedLines(const BoundedLines&) = delete;
   BoundedLines& operator=(const BoundedLines&) = delete;
 
-  /// The next line, without its newline, zero bytes and all; it is there until the next call. A
-  /// longer one is left out. Nothing: the end.
+  /// Returns the next line, without its newline; it may contain zero bytes, and is valid until the
+  /// next call. A line that is too long is left out. Returns nullopt at the end.
   [[nodiscard]] std::optional<std::string_view> next();
-  /// Lines that were left out.
+  /// The number of lines that were left out.
   [[nodiscard]] std::uint64_t left_out() const noexcept { return left_out_; }
-  /// Whether `most` bytes were unpacked.
+  /// True if `most` bytes were unpacked.
   [[nodiscard]] bool is_exhausted() const noexcept { return left_ == 0; }
-  /// Whether all was read and the last line had its newline; at the end.
+  /// At the end: true if everything was read and the last line had its newline.
   [[nodiscard]] bool is_whole() const noexcept { return is_whole_; }
 
  private:
   struct File;
-  /// False: nothing more comes.
+  /// Returns false if nothing more comes.
   bool fill();
 
   std::unique_ptr<File> file_;
   std::size_t longest_;
   std::uint64_t left_;  // bytes that may be unpacked
   std::vector<char> buffer_;
-  std::string_view ahead_;  // of the buffer, what is not taken
+  std::string_view ahead_;  // the part of the buffer that is not taken
   std::string line_;
   std::uint64_t left_out_ = 0;
   bool is_whole_ = true;

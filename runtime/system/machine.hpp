@@ -16,7 +16,7 @@ namespace tandem::machine {
 /// The numbers of the CPUs in the affinity mask, ascending.
 [[nodiscard]] std::vector<int> affinity();
 
-/// The size of the largest cache that the system tells of; 0: it tells of none.
+/// The size of the largest cache that the system reports; 0 if it reports none.
 [[nodiscard]] std::uint64_t cache_bytes();
 
 /// Bytes that can still be allocated: MemAvailable, cut by what is left below the cgroup's limit.
@@ -25,7 +25,7 @@ namespace tandem::machine {
 /// Resident set of this process, now and at its highest.
 [[nodiscard]] std::uint64_t rss_bytes();
 [[nodiscard]] std::uint64_t peak_rss_bytes();
-/// How much may be locked (mlock, pinned); UINT64_MAX: no limit.
+/// Bytes that may be locked (mlock, pinned); UINT64_MAX: no limit.
 [[nodiscard]] std::uint64_t memlock_limit_bytes();
 
 struct Core {
@@ -43,11 +43,11 @@ namespace cgroup {
 /// This process's folder in the tree of `controller` ("" is version 2), and those above it,
 /// innermost first.
 [[nodiscard]] std::vector<std::string> folders(std::string_view controller);
-/// All of a file; empty where there is none.
+/// The whole text of a file; empty if there is none.
 [[nodiscard]] std::string read_text(const std::string& path);
 /// The number at the start of `text` ("max" and nonsense: none).
 [[nodiscard]] std::optional<std::uint64_t> leading_number(std::string_view text);
-/// "name 123" on a line of its own; 0 if it is not there.
+/// The number of the line "name 123" of a file; 0 if there is no line of that name.
 [[nodiscard]] std::uint64_t stat_field(const std::string& path, std::string_view name);
 
 }  // namespace cgroup

@@ -1,8 +1,9 @@
-// runtime/system/nonce.hpp — what temporary names end in, so that a clean-up knows its own.
+// runtime/system/nonce.hpp — the endings of temporary names, by which a clean-up knows its own
+// files.
 //
-// A process id alone comes again, in containers after each start, and a word, a number or a date
-// may be a user's. Invariant: is_nonce() holds for what fresh_nonce() makes, and for no other
-// length or digit.
+// A process id comes again (in containers after each start), and a word, a number or a date may be
+// a user's own ending.
+// Invariant: is_nonce() is true for every text of fresh_nonce(), and for no other length or digit.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,11 @@
 
 namespace tandem {
 
-/// 16 hex digits, lower case.
+/// Returns the number as 16 hex digits, lower case.
 [[nodiscard]] std::string nonce_text(std::uint64_t number);
-/// The same of a random number.
+/// Returns the same for a random number.
 [[nodiscard]] std::string fresh_nonce();
-/// Whether `text` is exactly such digits.
+/// True if `text` is exactly 16 of these digits.
 [[nodiscard]] bool is_nonce(std::string_view text) noexcept;
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// runtime/system/owned_descriptor.hpp — a descriptor that closes itself, descriptors that travel
-// over a Unix socket, and who is at its other end. Any thread; one at a time.
+// runtime/system/owned_descriptor.hpp — a descriptor that closes itself, the passing of descriptors
+// over a Unix socket, and the process at its other end. Any thread; one at a time.
 #pragma once
 
 #include <cstddef>
@@ -29,18 +29,20 @@ struct SocketPeer {
   pid_t process = 0;  // 0: in another pid namespace
   uid_t user = 0;
 };
-/// As the kernel knows the process that connected or listened; nullopt: no Unix socket.
+/// Returns the process that connected or listened, as the kernel knows it; nullopt if it is not a
+/// Unix socket.
 [[nodiscard]] std::optional<SocketPeer> peer_of(int socket) noexcept;
 
-/// Sends `bytes` and, beside them, a copy of `descriptor`. Bytes sent, or -1 and why in errno.
+/// Sends `bytes` and, beside them, a copy of `descriptor`. Returns the bytes sent, or -1 with the
+/// reason in errno.
 [[nodiscard]] ssize_t send_with_descriptor(int socket, std::span<const std::byte> bytes,
                                            int descriptor) noexcept;
 
 struct Received {
-  ssize_t bytes = -1;          // 0: the socket's end; -1: why not, in errno
-  OwnedDescriptor descriptor;  // what came beside them; -1: none
+  ssize_t bytes = -1;          // 0: the socket's end; -1: errno says why
+  OwnedDescriptor descriptor;  // the one that came beside them; -1: none
 };
-/// Waits for as many bytes as `into` has, or the socket's end.
+/// Waits until `into` is full, or for the socket's end.
 [[nodiscard]] Received receive_with_descriptor(int socket, std::span<std::byte> into) noexcept;
 
 }  // namespace tandem

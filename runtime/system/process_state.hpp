@@ -1,5 +1,5 @@
-// runtime/system/process_state.hpp — what the kernel says of other processes. Any thread; read anew
-// at each call.
+// runtime/system/process_state.hpp — the state of other processes, as the kernel reports it. Any
+// thread; read anew at each call.
 #pragma once
 
 #include <vector>
@@ -15,9 +15,9 @@ struct ProcessState {
   pid_t group = 0;
 };
 
-/// All fields 0 where there is no such process.
+/// Returns the state of `process`; all fields are 0 if it does not exist.
 [[nodiscard]] ProcessState process_state(pid_t process);
-/// 'T' or 't' where the process is stopped, by a signal or by a tracer; else 0.
+/// Returns 'T' or 't' if the process is stopped by a signal or by a tracer; else 0.
 [[nodiscard]] char stopped_state(pid_t process);
 /// Every process of this pid namespace.
 [[nodiscard]] std::vector<ProcessState> all_processes();

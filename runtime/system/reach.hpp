@@ -1,8 +1,9 @@
 // runtime/system/reach.hpp — calls by path that follow no link within a program's own folders.
 //
-// Invariant: a link that another process puts in the place of a name within an own folder, at any
-// moment, leads no call out of it. The folder is opened once, and everything below is reached from
-// its descriptor. A path that lies in no own folder goes to the system as it is. Any thread.
+// Invariant: no link leads a call out of an own folder, even if another process puts the link in
+// the place of a name there, at any moment. The folder is opened once, and everything below is
+// reached from its descriptor. A path that lies in no own folder goes to the system as it is. Any
+// thread.
 #pragma once
 
 #include <memory>
@@ -16,9 +17,9 @@ namespace tandem {
 struct HeldFolder;
 
 /// While it lives, the calls below follow no link within the folder. A link in its place, or on the
-/// way to it, is followed now, for the last time. Own folders may lie in one another: a folder that
-/// a link leads to is named by the path through that link. One that is removed and made again is
-/// the new folder. Nothing is held where `path` cannot be opened as a folder.
+/// way to it, is followed now, for the last time. Own folders may lie in one another; a folder that
+/// a link leads to is named by the path through that link. If the folder is removed and made again,
+/// the new folder is meant. Nothing is held if `path` cannot be opened as a folder.
 class OwnFolder {
  public:
   OwnFolder() noexcept = default;
@@ -31,27 +32,28 @@ class OwnFolder {
   std::shared_ptr<const HeldFolder> held_;
 };
 
-// As the system calls: -1 and why in errno. ELOOP within an own folder: a link is in the way.
+// They fail as the system calls do, with -1 and the reason in errno. Within an own folder ELOOP
+// means that a link is in the way.
 namespace reach {
 
-/// Whether `path` is an own folder, or lies in one.
+/// True if `path` is an own folder, or lies in one.
 [[nodiscard]] bool is_own(const std::string& path) noexcept;
 [[nodiscard]] int open(const std::string& path, int flags, unsigned mode = 0) noexcept;
 /// `flags`: those of renameat2.
 [[nodiscard]] int rename(const std::string& from, const std::string& to,
                          unsigned flags = 0) noexcept;
-/// A second name of a file, or of a link itself.
+/// Gives a file, or a link itself, a second name.
 [[nodiscard]] int link(const std::string& from, const std::string& to) noexcept;
 [[nodiscard]] int make_folder(const std::string& path) noexcept;
-/// A file, or a link itself.
+/// Removes a file, or a link itself.
 [[nodiscard]] int remove(const std::string& path) noexcept;
-/// An empty one.
+/// Removes an empty folder.
 [[nodiscard]] int remove_folder(const std::string& path) noexcept;
-/// That of a link itself.
+/// Finds the status of `path`; for a link, that of the link itself.
 [[nodiscard]] int status(const std::string& path, struct stat& found) noexcept;
-/// The names in it, without "." and "..".
+/// Lists the names in a folder, without "." and "..".
 [[nodiscard]] int list(const std::string& path, std::vector<std::string>& names) noexcept;
-/// The same of an open folder; takes the descriptor.
+/// Lists an open folder; takes the descriptor over and closes it.
 [[nodiscard]] int list_open(int folder, std::vector<std::string>& names) noexcept;
 
 }  // namespace reach

@@ -1,7 +1,7 @@
 // runtime/testing/expectation.hpp — the sentences of the test kit:
 // kit.expect<Note>().from("writer").to(book).with(fits);
 //
-// Carried out when the sentence ends (at its semicolon), or where its truth is asked for. See
+// A sentence is carried out when it ends (at its semicolon), or when its result is asked for. See
 // test_kit.hpp.
 #pragma once
 
@@ -55,7 +55,7 @@ class Expectation {
     return set([&] { pattern_.from = name; });
   }
   Expectation&& from(std::string_view name) && { return std::move(from(name)); }
-  /// The actor it is for: by name, by address, or itself.
+  /// The actor it is for: by name, by address, or the actor itself.
   Expectation& to(std::string_view name) & {
     return set([&] { pattern_.to = name; });
   }
@@ -81,7 +81,7 @@ class Expectation {
   Expectation&& to(const A& actor) && {
     return std::move(to(actor.address()));
   }
-  /// fits(const M&) is true.
+  /// The message is one for which fits(const M&) is true.
   template <class Fits>
     requires std::predicate<Fits, const M&>
   Expectation& with(Fits fits) & {
@@ -95,7 +95,7 @@ class Expectation {
     return std::move(with(std::move(fits)));
   }
 
-  /// Carries it out (once), and says whether it went so.
+  /// Carries the sentence out (once), and returns whether it holds.
   operator bool() const { return done_ ? result_ : carry_out(); }  // NOLINT: for conditions
 
  private:

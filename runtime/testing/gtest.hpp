@@ -1,5 +1,5 @@
-// runtime/testing/gtest.hpp — the test kit as a GoogleTest fixture: what goes otherwise than a
-// sentence says fails the test at that line. Header only; needs GoogleTest, the library does not.
+// runtime/testing/gtest.hpp — the test kit as a GoogleTest fixture: a sentence that does not hold
+// fails the test at its line. Header only; needs GoogleTest, the library does not.
 //
 //   struct BookTest : TestKitFixture {};
 //   TEST_F(BookTest, TakesNotes) {

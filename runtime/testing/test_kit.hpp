@@ -58,8 +58,8 @@ class TestKit : private MessageTap {
 
   void set_failure_handler(FailureHandler handler) { on_failure_ = std::move(handler); }
   /// Ends everything: drops what waits, stops the scope and runs until it is empty. A task that
-  /// does not end is a failure. Tasks that failed are none (see failures()). The destructor does
-  /// it, too.
+  /// does not end is a failure. Tasks that failed are not counted as that (see failures()). The
+  /// destructor does it, too.
   void finish(Where where = Where::current());
 
   // ---- the system under test
@@ -80,7 +80,7 @@ class TestKit : private MessageTap {
   }
   template <class T>
   class Result;
-  /// As spawn(), for a task whose value or exception the test wants.
+  /// Does what spawn() does, for a task whose value or exception the test wants.
   template <class Factory, class... Args>
     requires TaskFactory<Factory, Args...>
   [[nodiscard]] Result<TaskResult<Factory, Args...>> start(Name name, Factory factory,
@@ -117,23 +117,24 @@ class TestKit : private MessageTap {
   Expectation<M, Verb::kDrop> drop(Where where = Where::current()) {
     return {*this, where};
   }
-  /// All that wait, in an order that `seed` decides (also across one sender's messages to one
+  /// Puts all waiting messages into an order that `seed` decides (also those of one sender to one
   /// target).
   void reorder(std::uint64_t seed);
-  /// Delivers the message that waits longest; false: none does.
+  /// Delivers the message that waits longest; returns false if none waits.
   bool run_one();
-  /// run_one() until none waits; more than `most` are a failure. Returns how many.
+  /// Calls run_one() until no message waits, and returns how many there were; more than `most` are
+  /// a failure.
   std::size_t run_until_idle(std::size_t most = 10'000, Where where = Where::current());
   [[nodiscard]] std::size_t pending_count() const noexcept { return held_.size(); }
   /// One line for each message that waits, the oldest first: "  1. Note from writer to book".
   [[nodiscard]] std::string pending() const;
 
   // ---- time
-  /// Timers that come due within `by` fire in their order, each at its own time.
+  /// Moves the clock by `by`; timers that come due meanwhile fire in their order, each at its own
+  /// time.
   void advance(Duration by, Where where = Where::current());
   [[nodiscard]] TimePoint now() const noexcept { return clock_.now(); }
-  /// Everything that can run without a message and without time has run when this returns. The
-  /// verbs do it themselves.
+  /// Runs everything that can run without a message and without time. The verbs do this themselves.
   void settle(Where where = Where::current());
 
  private:
@@ -144,7 +145,7 @@ class TestKit : private MessageTap {
   void on_message(TappedMessage envelope) noexcept override {
     held_.push_back(std::move(envelope));
   }
-  /// Whether it went as the verb says; carries it out if so.
+  /// Returns whether the verb's condition holds; carries the verb out if so.
   bool carry_out(Verb verb, const MessagePattern& pattern, const Where& where);
   std::size_t first_match(const MessagePattern& pattern) const;
   std::size_t first_for(const MessagePattern& pattern) const;
@@ -165,8 +166,8 @@ template <class T>
 class TestKit::Result {
  public:
   [[nodiscard]] bool ready() const noexcept { return !outcome_->empty(); }
-  /// The value, or what the task threw; a failure (and an exception in any case) if it has not
-  /// ended.
+  /// Returns the task's value or rethrows its exception. If the task has not ended, that is a
+  /// failure, and this throws in any case.
   T get(Where where = Where::current()) {
     if (!ready()) {
       const std::string text = "the task has not ended; it needs a message, a timer or an event";

@@ -1,11 +1,12 @@
-// runtime/ucx/ucx_api.hpp — UCX's calls, out of its library, which is loaded when they are first
+// runtime/ucx/ucx_api.hpp — UCX's calls, from its library, which is loaded when they are first
 // asked for.
 //
-// Loaded and not linked: while it is loaded, UCX takes the signals of crashes and patches libc's
-// mmap, in every program that is linked with it. Here it is told not to, by variables that it reads
-// then. So it sees no memory come and go; what it should keep registered is registered by hand.
-// Thread rule: any thread; the first call sets variables of the environment, so no other thread
-// reads them meanwhile.
+// The library is loaded and not linked: while it is being loaded, UCX takes over the signals of
+// crashes and patches libc's mmap, in every program that is linked with it. Here it is told not to,
+// by environment variables that it reads then. It therefore does not see memory come and go; memory
+// that it should keep registered is registered by hand.
+// Thread rule: any thread; the first call sets variables of the environment, so no other thread may
+// read them meanwhile.
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
-// runtime/ucx/ucx_peer.hpp — what a rank's UCX net knows of one peer: its endpoint, its channels,
-// how far the good-byes are.
+// runtime/ucx/ucx_peer.hpp — the state of one peer of a rank's UCX net: its endpoint, its channels,
+// and the progress of the farewells.
 //
-// Invariant: a peer with a failed_rank has no operation queued or posted; others that UCX has end
-// when it calls back, at the latest once the endpoint is closed.
+// Invariant: a peer with a failed_rank has no operation queued or posted; operations that UCX has
+// end when it calls back, at the latest once the endpoint is closed.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -49,11 +49,10 @@ struct UcxPeer {
   ucp_ep_h endpoint = nullptr;
   std::map<std::uint32_t, UcxChannel> channels;
   std::optional<std::uint32_t> failed_rank;
-  bool has_failed = false;              // UCX says so, and it was not dealt with yet
-  std::optional<std::uint32_t> window;  // as it said with its hello
-  bool said_farewell =
-      false;              // it said bye or abort, or its endpoint failed: nothing comes any more
-  bool was_told = false;  // bye or abort was said to it
+  bool has_failed = false;              // UCX says so, and settle() has not dealt with it yet
+  std::optional<std::uint32_t> window;  // the window that its hello named
+  bool said_farewell = false;           // it said bye or abort, or its endpoint failed
+  bool was_told = false;                // bye or abort was said to it
   PeerHeartbeats heartbeats;
 
   [[nodiscard]] UcxChannel& channel(std::uint32_t number, std::uint32_t window) {

@@ -1,6 +1,7 @@
-// runtime/ucx/ucx_tag.hpp — what a message's tag says: key of the run, sender, kind, channel.
+// runtime/ucx/ucx_tag.hpp — the fields of a message's tag: key of the run, sender, kind, and a
+// value such as the channel.
 //
-// Everything but frames is said by the tag alone, in messages without bytes.
+// All messages except frames consist of the tag alone, without bytes.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ struct UcxTag {
     kCredit,     // value: the channel on which half a window of frames was taken
     kHello,      // value: the sender's window
     kBye,        // the last message
-    kAbort,      // value: the failed rank, the largest one: not known; the last message
+    kAbort,      // value: the failed rank (the largest value: not known); the last message
     kHeartbeat,  // value: place and word, as heartbeat_value() packs them
   };
   static constexpr std::uint32_t kRanksMax = 1U << 12;

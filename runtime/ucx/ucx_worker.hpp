@@ -1,8 +1,8 @@
 // runtime/ucx/ucx_worker.hpp — UCX's context and worker: its settings, its descriptor, its
 // endpoints, memory that is registered.
 //
-// Knows nothing of ranks or coroutines. Not included where UCX is missing (only ucx_*.cpp do).
-// Every request that UCX makes is freed by its callback.
+// It knows nothing of ranks or coroutines. Only ucx_*.cpp include it, so that it is not compiled
+// where UCX is missing. Every request that UCX makes is freed by its callback.
 // Thread rule: the thread that made it.
 #pragma once
 
@@ -18,32 +18,37 @@ namespace tandem::detail {
 
 class UcxWorker {
  public:
-  /// `devices`: as UCX_NET_DEVICES, which goes before it; empty: all. Throws an Error.
+  /// `devices` has the form of UCX_NET_DEVICES, and that variable takes precedence over it; empty
+  /// means all. Throws an Error.
   explicit UcxWorker(const std::string& devices);
-  /// Its endpoints are closed.
+  /// All of its endpoints must be closed.
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
   UcxWorker& operator=(const UcxWorker&) = delete;
 
   /// The address that connect() of another worker needs.
   [[nodiscard]] std::string address() const;
-  /// `on_error` is called by progress(), once at most. Throws an Error.
+  /// Makes an endpoint to the worker at `address`. progress() calls `on_error`, once at most.
+  /// Throws an Error.
   [[nodiscard]] ucp_ep_h connect(const std::string& address, ucp_err_handler_cb_t on_error,
                                  void* argument);
-  /// Gives up what is on its way. The endpoint may not be used any more.
+  /// Closes the endpoint and gives up the operations that are on their way. The endpoint may not be
+  /// used any more.
   void close_by_force(ucp_ep_h endpoint) noexcept;
   [[nodiscard]] bool is_closing() const noexcept { return closing_ > 0; }
 
-  /// Carries on what is under way and calls callbacks; false: there was nothing to do.
+  /// Advances the operations that are under way, and calls callbacks; returns false if there was
+  /// nothing to do.
   bool progress() noexcept { return ucx().worker_progress(worker_) != 0; }
-  /// The descriptor will be readable once there is something to do; false: there is already.
+  /// Makes the descriptor readable once there is something to do; returns false if there is
+  /// already.
   [[nodiscard]] bool arm() noexcept;
   [[nodiscard]] int event_descriptor() const noexcept { return event_; }
   /// Blocks until there is something to do, or `timeout_ms` have passed.
   void wait(int timeout_ms) noexcept;
 
-  /// The next message that came, whatever its tag; null: none. Messages of one sender come in
-  /// order.
+  /// Returns the next message that came, whatever its tag; null if there is none. Messages of one
+  /// sender come in order.
   [[nodiscard]] ucp_tag_message_h next_message(ucp_tag_recv_info_t& info) noexcept {
     return ucx().tag_probe_nb(worker_, 0, 0, 1, &info);
   }
@@ -55,8 +60,8 @@ class UcxWorker {
   [[nodiscard]] ucs_status_ptr_t receive(ucp_tag_message_h message, std::span<std::byte> into,
                                          ucp_tag_recv_nbx_callback_t on_received,
                                          void* user) noexcept;
-  /// The same of the next message with this tag that next_message() has not given out, straight
-  /// into its place when it comes. Where it is here already and no callback comes, `info` is of it.
+  /// Receives the next message with this tag that next_message() has not given out, straight into
+  /// `into` when it comes. If it is here already and no callback comes, `info` describes it.
   [[nodiscard]] ucs_status_ptr_t receive_next(ucp_tag_t tag, std::span<std::byte> into,
                                               ucp_tag_recv_info_t& info,
                                               ucp_tag_recv_nbx_callback_t on_received,
@@ -66,7 +71,7 @@ class UcxWorker {
   void cancel(void* request) noexcept { ucx().request_cancel(worker_, request); }
   void drop(ucp_tag_message_h message) noexcept;
 
-  /// Until the worker's end, which the memory outlives. Throws an Error.
+  /// Registers `memory` until the worker's end, which the memory must outlive. Throws an Error.
   void register_memory(std::span<std::byte> memory);
 
  private:

@@ -26,7 +26,8 @@ struct StdAtomics {
   static void wait(Atomic<int>& word, int seen) noexcept {
     syscall(SYS_futex, address(word), FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
   }
-  /// The same, but until `until_ns` (steady_clock) at the latest; false: that has come.
+  /// Does what wait() does, until `until_ns` (steady_clock) at the latest; returns false if that
+  /// time has come.
   static bool wait_until(Atomic<int>& word, int seen, std::int64_t until_ns) noexcept {
     constexpr std::int64_t kSecond = 1'000'000'000;
     const timespec until = {.tv_sec = until_ns / kSecond, .tv_nsec = until_ns % kSecond};

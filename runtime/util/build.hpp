@@ -47,8 +47,9 @@ inline constexpr bool kDebugChecks = true;
 
 }  // namespace tandem
 
-/// For a thread's variable on a hot path: code of the library reaches it as the program's own does,
-/// by one load and without a call. (A library that is loaded later has room for a few such words.)
+/// Declares a thread-local variable for a hot path: the library's code reaches it as the program's
+/// own code does, by one load and without a call. (A library that is loaded later has room for a
+/// few of these words.)
 #define TANDEM_NEAR_THREAD_LOCAL __attribute__((tls_model("initial-exec"))) constinit thread_local
 
 /// A check that costs too much for the hot paths of a release build: on in debug and sanitizer

@@ -10,7 +10,7 @@
 
 namespace tandem::detail {
 
-/// Told the line of a failed check before the process ends; null: nothing is.
+/// The hook that is told the line of a failed check before the process ends; null: there is none.
 inline std::atomic<void (*)(const char* line) noexcept> check_hook{nullptr};
 
 [[noreturn]] inline void say_and_abort(const char* line) noexcept {
@@ -28,7 +28,8 @@ inline std::atomic<void (*)(const char* line) noexcept> check_hook{nullptr};
   say_and_abort(text);
 }
 
-/// The same, with what it is about: an actor, a task, a scope.
+/// Does what check_failed() does, and also prints the name of the actor, task or scope that it is
+/// about.
 [[noreturn]] inline void check_failed_for(const char* expression, const char* file, int line,
                                           const char* why, const char* name) noexcept {
   char text[1024];
@@ -73,7 +74,8 @@ struct ComparedValue {
     }                                                                        \
   } while (false)
 
-/// The same about the actor, task, scope or loop that is called `name`, which the message says.
+/// A TANDEM_CHECK about the actor, task, scope or loop that is called `name`, which is in the
+/// message.
 #define TANDEM_CHECK_FOR(name, condition, why)                                           \
   do {                                                                                   \
     if (!(condition)) [[unlikely]] {                                                     \
@@ -81,7 +83,7 @@ struct ComparedValue {
     }                                                                                    \
   } while (false)
 
-/// The same for a comparison of numbers or pointers, whose values the message then has.
+/// A TANDEM_CHECK for a comparison of numbers or pointers, whose values are in the message.
 #define TANDEM_CHECK_EQ(left, right, why) TANDEM_DETAIL_COMPARE(left, ==, right, why)
 #define TANDEM_CHECK_LT(left, right, why) TANDEM_DETAIL_COMPARE(left, <, right, why)
 #define TANDEM_CHECK_LE(left, right, why) TANDEM_DETAIL_COMPARE(left, <=, right, why)

@@ -1,4 +1,4 @@
-// runtime/util/cpu_relax.hpp — what a spinning thread does between two looks.
+// runtime/util/cpu_relax.hpp — the pause of a spinning thread between two looks.
 #pragma once
 
 namespace tandem {

@@ -1,10 +1,11 @@
 // runtime/util/credit_counter.hpp — the credits of a bounded queue: senders take them, the one
 // consumer gives them back.
 //
-// Two counters that only grow, so that senders and consumer write different lines: how many were
-// taken by senders (with the closed bit in it) and how many the consumer gave back. Senders keep
-// what they last saw of the second beside the first, and look at the consumer's line only when the
-// credits they know of are used up. Explored by tests/model/.
+// It has two counters that only grow, so that senders and the consumer write different cache lines:
+// the credits that senders took (with the closed bit in it) and the credits that the consumer gave
+// back. Senders keep the value of the second counter that they saw last beside the first, and look
+// at the consumer's line only when the credits that they know of are used up. Explored by
+// tests/model/.
 // Thread rule: reserve() and close() from any thread, give_back() from the consumer's.
 // Invariant: never more than `credits` are out. Once closed, no credit is taken: the number of
 // those taken is final.
@@ -24,12 +25,13 @@ class BasicCreditCounter {
   explicit BasicCreditCounter(std::uint32_t credits) noexcept : credits_(credits) {}
 
   [[nodiscard]] Reserved reserve() noexcept { return reserve_below(credits_); }
-  /// The same with another bound: `most` may be out.
+  /// Does what reserve() does with another bound: `most` credits may be out.
   [[nodiscard]] Reserved reserve_below(std::uint64_t most) noexcept {
     std::uint64_t taken = taken_.load(std::memory_order_relaxed);
     for (;;) {
-      // One look for the usual case: closed, used up, or `taken` older than what was given back by
-      // now, all are too much. acquire, here and below: the slot that the consumer freed is free.
+      // One test for the usual case: the difference is too large if the counter is closed, if the
+      // credits are used up, or if `taken` is older than `seen_`. acquire, here and below: the slot
+      // that the consumer freed is free.
       if (taken - seen_.load(std::memory_order_acquire) >= most) [[unlikely]] {
         if ((taken & kClosedBit) != 0) {
           return Reserved::kClosed;
@@ -38,8 +40,8 @@ class BasicCreditCounter {
         if (static_cast<std::int64_t>(taken - given) >= static_cast<std::int64_t>(most)) {
           return Reserved::kFull;
         }
-        // Another sender's may be newer: then this one only makes a sender look once more. release:
-        // as give_back().
+        // Another sender may have stored a newer value; then this one only makes a sender look once
+        // more. release: as give_back().
         seen_.store(given, std::memory_order_release);
       }
       if (taken_.compare_exchange_weak(taken, taken + 1, std::memory_order_relaxed)) {
@@ -56,10 +58,10 @@ class BasicCreditCounter {
   [[nodiscard]] bool closed() const noexcept {
     return (taken_.load(std::memory_order_relaxed) & kClosedBit) != 0;
   }
-  /// Taken and not given back yet. Exact for the consumer once closed; for others a moment's
-  /// image.
+  /// Returns the credits that are taken and not given back yet. Exact for the consumer once closed;
+  /// otherwise a snapshot.
   [[nodiscard]] std::uint64_t out() const noexcept {
-    // In this order, so that it is never below zero.
+    // Read in this order, so that the result is never below zero.
     const std::uint64_t given = given_back_.load(std::memory_order_acquire);
     return (taken_.load(std::memory_order_relaxed) & ~kClosedBit) - given;
   }

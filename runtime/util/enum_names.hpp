@@ -42,7 +42,7 @@ template <class E, std::enable_if_t<kHasEnumNames<E>, int> = 0>
   return "";
 }
 
-/// The value of that name; nothing for any other text.
+/// Returns the value of that name; nullopt for any other text.
 template <class E>
 [[nodiscard]] constexpr std::optional<E> parse_enum(std::string_view name) noexcept {
   for (const auto& entry : kEnumNames<E>) {

@@ -37,7 +37,7 @@ class Error : public std::runtime_error {
       : std::runtime_error(text), code_(code), category_(category) {}
   [[nodiscard]] ExitCode code() const noexcept { return code_; }
   [[nodiscard]] ErrorCategory category() const noexcept { return category_; }
-  /// False: no part of the program may be restarted after it; it goes up to the root.
+  /// False if no part of the program may be restarted after it; then it goes up to the root.
   [[nodiscard]] bool restartable() const noexcept {
     return category_ == ErrorCategory::kOther && code_ != ExitCode::kPeer;
   }

@@ -59,7 +59,7 @@ class JsonWriter {
     return value(std::span<const T>(items));
   }
 
-  /// key(name).value(v)
+  /// Writes key(name).value(v).
   template <class T>
   JsonWriter& field(std::string_view name, const T& v) {
     key(name);

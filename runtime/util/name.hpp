@@ -1,7 +1,7 @@
 // runtime/util/name.hpp — names of tasks, actors and spans: plain pointers that live for ever.
 //
 // A literal costs nothing; a name made at run time is interned once (one lock and one look-up) and
-// never freed, so use it for names of which there are few; they are counted. Any thread.
+// never freed, so use it only where there are few different names; they are counted. Any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// runtime/util/one_line.hpp — text of strangers, names of files among it, as one line of a
+// runtime/util/one_line.hpp — shows the text of strangers (names of files, too) as one line of a
 // terminal. Any thread.
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace tandem {
 
-/// `text` with its control characters (newlines, escape sequences, those of Latin-1 too) and the
-/// bytes that are no UTF-8 written as C++ writes them in literals: what a message quotes can
-/// neither forge a second line nor steer the terminal.
+/// Returns `text` with its control characters (newlines, escape sequences, those of Latin-1 too)
+/// and the bytes that are not UTF-8 written as in C++ literals, so that text that a message quotes
+/// can neither forge a second line nor control the terminal.
 [[nodiscard]] std::string one_line(std::string_view text);
-/// The same for several lines: the newlines between them stay.
+/// Returns the same for several lines: the newlines between them stay.
 [[nodiscard]] std::string escaped_lines(std::string_view text);
 
 }  // namespace tandem

@@ -37,7 +37,7 @@ class Outcome {
     clear();
     set_first(std::forward<Args>(args)...);
   }
-  /// The same where nothing can be in it yet.
+  /// Does what set_value() does, for an outcome that is still empty.
   template <class... Args>
   void set_first(Args&&... args) {
     if constexpr (kIsReference) {
@@ -70,7 +70,7 @@ class Outcome {
     }
   }
 
-  /// Replaces what is here by what is in `other`.
+  /// Takes over the content of `other`.
   void assign(Outcome&& other) {
     clear();
     steal(other);

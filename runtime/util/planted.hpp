@@ -11,7 +11,7 @@ namespace tandem {
 
 enum class Bug : std::uint8_t {
   kNone,
-  kLostWakeUp,          // mailbox: a message arrives while the actor waits, and is not woken
+  kLostWakeUp,          // mailbox: a message arrives while the actor waits, and does not wake it
   kDoubleResume,        // event: set() posts a waiter that its stop posted already
   kCreditLeak,          // mailbox: a returned message keeps its credit
   kLateReplyDelivered,  // ask table: an answer does not look at its ask's generation
@@ -39,7 +39,7 @@ enum class Bug : std::uint8_t {
   kSleepsUnseen,      // loop: it sleeps without telling those who post
   kStageLentTwice,    // state in a file: a slice gets the stage that another one is in
   kGroupNumberKept,   // group of ranks: a failed rank has its number in the group
-  kGroupWaitUnsaid,   // group of ranks: for whom a rank waits there is not said to the others
+  kGroupWaitUnsaid,   // group of ranks: the others are not told for whom a rank waits there
   kSlotFreedBeforeVisit,     // step: a visit's slots are given back before it has run
   kVerdictBeforeReductions,  // step: the norm is made while gradients are still being reduced
   kConstantsSetEarly,        // step: constants of updates ahead of the verdict are set at its begin

@@ -1,4 +1,4 @@
-// runtime/util/round_up.hpp — the smallest multiple that has room. Pure.
+// runtime/util/round_up.hpp — rounds a size up to a multiple. Pure.
 #pragma once
 
 #include <cstddef>

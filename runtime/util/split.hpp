@@ -7,7 +7,8 @@
 
 namespace tandem {
 
-/// One part more than there are separators, empty ones among them; they view `text`.
+/// Returns the parts, one more than there are separators, empty ones among them; they are views of
+/// `text`.
 [[nodiscard]] inline std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   for (std::size_t begin = 0; begin <= text.size();) {

@@ -1,4 +1,4 @@
-// runtime/util/utf8.hpp — characters of text that may be anything. Any thread.
+// runtime/util/utf8.hpp — finds the characters of text whose bytes may be anything. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace tandem {
 
-/// Bytes of the UTF-8 character at `text[i]`, or 0 when there is none (overlong, surrogate, cut
-/// off).
+/// Returns the length in bytes of the UTF-8 character at `text[i]`, or 0 if there is none
+/// (overlong, surrogate, cut off).
 [[nodiscard]] constexpr std::size_t utf8_length(std::string_view text, std::size_t i) noexcept {
   const auto byte = [&](std::size_t k) {
     return k < text.size() ? static_cast<unsigned char>(text[k]) : 0U;

@@ -1,5 +1,5 @@
-// runtime/util/wake_counter.hpp — one thread sleeps until others have called wake() once more;
-// nothing is lost, whatever the order. Explored by tests/model/.
+// runtime/util/wake_counter.hpp — one thread sleeps until others have called wake() once more; no
+// wake is lost, whatever the order. Explored by tests/model/.
 // Thread rule: wait(), wait_until() by one thread, wake() by any.
 #pragma once
 
@@ -18,7 +18,7 @@ class BasicWakeCounter {
     }
     ++seen_;
   }
-  /// The same, but false, and no wake is taken, when `until` has come first.
+  /// Does what wait() does; but if `until` comes first, it takes no wake and returns false.
   template <class Time>
   [[nodiscard]] bool wait_until(Time until) noexcept {
     while (count_.load(std::memory_order_acquire) == seen_) {

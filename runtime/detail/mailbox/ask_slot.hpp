@@ -1,7 +1,7 @@
 // runtime/detail/mailbox/ask_slot.hpp — the asking coroutine's side of an ask: receives the answer,
 // a deadline or a stop.
 //
-// Lives in the asker's frame. The first of answer, deadline and stop removes the slot from the
+// It lives in the asker's frame. The first of answer, deadline and stop removes the slot from the
 // loop's AskTable, so that later ones find nothing.
 // Thread rule: the asker's loop. Internal.
 #pragma once
@@ -33,7 +33,8 @@ struct AskSlotBase {
   void limit(TimePoint deadline) { loop->arm(timer, deadline); }
   void stop_with(StopToken token) noexcept { token.link(callback); }
 
-  /// The slot is out of the table: nothing else may end it, and the coroutine goes on.
+  /// Ends the ask and resumes the coroutine. The slot has left the table, so that nothing else can
+  /// end it.
   void finish(End how) noexcept {
     end = how;
     if (!planted(Bug::kTimerNotDisarmed) || how != End::kAnswered) {
@@ -73,7 +74,7 @@ struct AskSlotBase {
   End end = End::kNone;
   Timer timer;
   Callback callback;
-  // if the request may still wait for a credit
+  // set if the request went into a wait queue of this loop, where it may still be
   void (*leave_wait_queue)(AskSlotBase&) noexcept = nullptr;
 };
 

@@ -36,7 +36,7 @@ class AskTable {
     return {index, entry.generation};
   }
 
-  /// The slot, which leaves the table with this; null if that ask is over.
+  /// Removes the slot from the table and returns it; null if the ask is over.
   AskSlotBase* take(AskKey key) noexcept {
     if (key.generation == 0 || entries_[key.index].generation != key.generation) {
       if (!planted(Bug::kLateReplyDelivered) || entries_[key.index].slot == nullptr) {
@@ -55,7 +55,7 @@ class AskTable {
     return slot;
   }
 
-  /// That ask is not over.
+  /// True while the ask is not over.
   [[nodiscard]] bool waits(AskKey key) const noexcept {
     return key.generation != 0 && entries_[key.index].generation == key.generation;
   }

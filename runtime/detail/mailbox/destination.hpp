@@ -45,13 +45,13 @@ class Destination {
   [[nodiscard]] const char* name() const noexcept {
     return mailbox_ != nullptr ? mailbox_->name() : "no actor";
   }
-  /// Whether the thread of `loop` is the one that touches the wait queue there.
+  /// True if the thread of `loop` may touch the mailbox's wait queue.
   [[nodiscard]] bool is_near(const EventLoop& loop) const noexcept {
     const EventLoop* home = mailbox_->loop();
     return home == nullptr || home == &loop;
   }
 
-  /// The envelope of a message on its way there; the mailbox is not null.
+  /// Makes the envelope of a message to the mailbox, which must not be null.
   template <class M, class Arg>
   [[nodiscard]] EnvelopeOf<M>& make_envelope(Arg&& message) const {
     EnvelopeOf<M>& envelope = *make_in_pool<EnvelopeOf<M>>(std::forward<Arg>(message));

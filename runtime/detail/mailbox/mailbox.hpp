@@ -3,11 +3,11 @@
 //
 // Bounded by credits: a sender takes one (CreditCounter) and the actor gives it back when it takes
 // the message. From other threads a message travels as an Op through the loop's inbox; the queue
-// itself is touched on the loop's thread only. A message without a credit takes another way:
-// OverflowPolicy says what becomes of it, and WaitQueue holds those that wait.
-// Invariants: a message that was accepted is handled once, or returned once (dropped; an ask then
-// fails) when it gave way or the actor has ended. The closed bit sits in the counters of sent
-// messages: once it is set, that number is final.
+// itself is touched on the loop's thread only. OverflowPolicy decides about a message that finds no
+// credit, and WaitQueue holds the messages that wait for one.
+// Invariants: an accepted message is handled once, or returned once (it is dropped, and an ask
+// fails) because it gave way to a newer one or the actor has ended. The closed bit is part of the
+// counters of sent messages, so that their numbers are final once it is set.
 // Internal.
 #pragma once
 
@@ -40,7 +40,7 @@ class Mailbox {
   using Rules = OverflowPolicy::Rules;
 
   Mailbox(const char* name, const MailboxOptions& options, const Rules& rules);
-  /// A new one, or the one that a restarted child inherits (Inheritance).
+  /// Makes a mailbox, or returns the one that a restarted child inherits (Inheritance).
   static Mailbox* make_or_inherit(const char* name, const MailboxOptions& options,
                                   const Rules& rules, bool& inherited);
   /// While it lives, the next actor made on this thread gets this mailbox (unless it is null)
@@ -57,7 +57,7 @@ class Mailbox {
   void release() noexcept;
 
   // ---- senders, any thread ----
-  /// Asks for a place for `message`, which is moved from only when it was merged.
+  /// Asks for room for `message`, which is moved from only if it was merged.
   template <class M>
   Admit admit(SenderShare* share, M& message) noexcept {
     if constexpr (ControlMessage<M>) {
@@ -71,7 +71,8 @@ class Mailbox {
                                          : policy_.admit(kMessageType<M>, &message, share);
     }
   }
-  /// Notes on the envelope what the mailbox wants to know when it is taken. Before it is delivered.
+  /// Notes the share and, while measuring, the time on the envelope, for when it is taken. Called
+  /// before it is delivered.
   void stamp(Envelope& envelope, SenderShare* share) const noexcept {
     if (share != nullptr || measuring_.load(std::memory_order_relaxed)) [[unlikely]] {
       note(envelope, share);
@@ -85,9 +86,11 @@ class Mailbox {
       deliver_elsewhere(envelope, loop);
     }
   }
-  /// A control message that no sender waits for: returned only when the actor has ended.
+  /// Delivers a control message for which no sender waits; it is returned only if the actor has
+  /// ended.
   void deliver_control(Envelope& envelope) noexcept;
-  /// A credit, with `times` the usual bounds of mailbox and share (null: none).
+  /// Reserves a credit, with `times` the usual bounds of the mailbox and the share (null: no
+  /// share).
   Reserved reserve(SenderShare* share, std::uint64_t times) noexcept;
   /// The messages that wait for credits. Any thread may add to it; see there.
   [[nodiscard]] WaitQueue& wait_queue() noexcept { return wait_queue_; }
@@ -95,18 +98,19 @@ class Mailbox {
 
   [[nodiscard]] bool closed() const noexcept { return credits_.closed(); }
   [[nodiscard]] const char* name() const noexcept { return name_; }
-  /// Messages accepted and not taken yet, control messages aside.
+  /// Returns the number of messages accepted and not taken yet, without control messages.
   [[nodiscard]] std::uint64_t depth() const noexcept { return credits_.out(); }
   [[nodiscard]] std::uint64_t credits() const noexcept { return credits_.credits(); }
   [[nodiscard]] MailboxMetrics metrics() const noexcept;
-  /// Null until the actor was started.
+  /// The actor's loop; null until the actor was started.
   [[nodiscard]] EventLoop* loop() const noexcept { return loop_.load(std::memory_order_acquire); }
   [[nodiscard]] bool is_on_this_thread() const noexcept {
     return loop_.load(std::memory_order_relaxed) == EventLoop::current_or_null();
   }
 
-  /// Calls fn() if the caller, on `loop`, may touch what belongs to the mailbox's loop: because it
-  /// is that loop, or because the actor is not started yet, which then waits. Else false.
+  /// Calls fn() and returns true if the caller, which runs on `loop`, may touch what belongs to the
+  /// mailbox's loop: it is the same loop, or the actor was not started yet (its start then waits
+  /// for fn). Returns false otherwise.
   template <class Fn>
   bool call_if_near(const EventLoop* loop, Fn fn) noexcept {
     if (loop_.load(std::memory_order_acquire) == nullptr) {
@@ -122,17 +126,18 @@ class Mailbox {
     fn();
     return true;
   }
-  /// `awaiting` runs under the handler of this actor: what it waits for here never comes.
+  /// True if `awaiting` runs under this actor's own handler: its wait for this actor would never
+  /// end.
   [[nodiscard]] bool is_handled_by(const TaskPromiseBase& awaiting) const noexcept {
     const EventLoop* const home = loop();
     return home != nullptr && home == EventLoop::current_or_null() && !waiting_ &&
            handler_waits_for(awaiting);
   }
-  /// close(), from any thread: nothing is accepted from now on; the loop does the rest.
+  /// Does close() from any thread: nothing is accepted from now on, and the loop does the rest.
   void close_from_any_thread() noexcept;
 
   // ---- the actor, on its loop ----
-  /// co_await in the actor's task: this is the one that handles.
+  /// Awaited in the actor's task, which is noted as the one that handles messages.
   struct NotePump {
     Mailbox& mailbox;
     bool await_ready() const noexcept { return false; }
@@ -143,12 +148,12 @@ class Mailbox {
     }
     void await_resume() const noexcept {}
   };
-  /// The actor dies because an exception passes, before it has ended: its task, `root` of `scope`,
-  /// ends here if it waits for a message, and never goes on if it handles one.
+  /// Called if an exception destroys the actor before it has ended. The actor's task, `root` of
+  /// `scope`, ends here if it waits for a message, and never goes on if it handles one.
   void give_up(Scope& scope, RootTask::promise_type& root) noexcept;
-  /// `stop`: of the scope that the actor runs in.
+  /// Opens the mailbox on `loop`; `stop` is the token of the scope that the actor runs in.
   void open(EventLoop& loop, StopToken stop) noexcept;
-  /// The next message, its credit given back; null if there is none.
+  /// Takes the next message and gives its credit back; null if there is none.
   Envelope* take() noexcept {
     if (waited_for()) [[unlikely]] {
       return take_and_check();
@@ -164,38 +169,39 @@ class Mailbox {
     }
     return envelope;
   }
-  /// No further message is accepted, but for control messages; what was accepted is still handled.
+  /// Accepts no further messages except control messages; the accepted ones are still handled.
   void close() noexcept;
-  /// close(), and what was accepted is returned.
+  /// Closes the mailbox; the accepted messages are returned when the actor ends.
   void stop() noexcept;
-  /// The actor is to pause: it takes no more, messages wait. For a child that may go on after a
-  /// restart: open() again.
+  /// Pauses the actor, which takes no more messages; they wait. For a child that may be restarted:
+  /// open() then continues.
   void halt() noexcept;
-  /// Nothing but control messages will ever come: closed, and everything accepted was taken.
+  /// True if the actor was stopped, or if the mailbox is closed and everything accepted was taken,
+  /// so that only control messages may still come.
   [[nodiscard]] bool drained() const noexcept {
     return stopped_ || (closed() && depth() == 0 && control_depth() == 0);
   }
-  /// Refuses control messages, too, if it is drained; false: one is on its way after all.
+  /// Refuses control messages, too, from now on; returns false if one is still on its way.
   [[nodiscard]] bool seal() noexcept;
-  /// The actor takes no more: comes back undelivered what is queued and fails the asks whose
-  /// answers are pending.
+  /// Ends the mailbox: returns the queued messages undelivered, and fails the asks whose answers
+  /// are pending.
   void end() noexcept;
   [[nodiscard]] bool stopped() const noexcept { return stopped_; }
-  /// The error that the asker gets where the handler threw `error`: a stop that ended the handler
-  /// is the actor's, not the asker's.
+  /// Returns the error for the asker of a handler that threw `error`: ActorClosed if a stop of the
+  /// actor ended the handler, else `error` itself.
   [[nodiscard]] std::exception_ptr error_for_asker(std::exception_ptr error) const noexcept;
-  /// Likewise where it dropped its duty to answer.
+  /// Returns the error for the asker of a handler that dropped its ReplyTo.
   [[nodiscard]] std::exception_ptr dropped_reply_error(const char* request) const noexcept;
   [[nodiscard]] bool ended() const noexcept { return ended_; }
-  /// The list of those that are told when the actor has ended.
+  /// The watchers that are told when the actor has ended.
   [[nodiscard]] Watchers& watchers() noexcept { return watchers_; }
-  /// The actor object is gone; frees this when nothing refers to it.
+  /// Called when the actor object is gone; frees the mailbox once nothing refers to it.
   void abandon() noexcept;
-  /// Whether depth_max and waiting times are measured from now on.
+  /// Sets whether depth_max and waiting times are measured from now on.
   void measure(bool on) noexcept;
 
   // ---- policy and wait queue, on the loop ----
-  /// The envelope has its credit: it goes into the queue.
+  /// Puts an envelope that has its credit into the queue.
   void accept(Envelope& envelope) noexcept {
     if (diverted_ || envelope.control) [[unlikely]] {
       divert(envelope);
@@ -204,20 +210,20 @@ class Mailbox {
     queue_.push(envelope);
     wake_actor_here();
   }
-  /// The actor will not get it: the envelope is returned, its credit given back.
+  /// Returns the envelope undelivered, and gives its credit back.
   void return_accepted(Envelope& envelope, Undelivered why) noexcept;
   static const char* sender_name() noexcept {
     return t_running.name != nullptr ? t_running.name : "outside";
   }
 
   // ---- the loop's MessageTap ----
-  /// A tap was installed or removed.
+  /// Called after a tap was installed or removed.
   void update_tap() noexcept { update_diverted(); }
   void deliver_tapped(Envelope& envelope) noexcept;
   void drop_tapped(Envelope& envelope) noexcept;
   /// The next open mailbox of the loop.
   [[nodiscard]] Mailbox* next_on_loop() const noexcept { return next_on_loop_; }
-  /// The actor stops with what `other` is of.
+  /// True if a stop of the source of `other` stops the actor, too.
   [[nodiscard]] bool stops_with(const StopToken& other) const noexcept {
     return stop_.stops_with(other);
   }
@@ -225,7 +231,7 @@ class Mailbox {
   void add_pending_reply(PendingReply& answer) noexcept;
   static void remove_pending_reply(PendingReply& answer) noexcept;
 
-  /// co_await: until there is a message, or drained().
+  /// co_await lasts until there is a message, or until drained().
   class EnvelopeAwaiter {
    public:
     static constexpr const char* kAwaitName = "message";
@@ -264,7 +270,8 @@ class Mailbox {
   void settle_taken(Envelope& envelope) noexcept;
   static void leave_share(const Envelope& envelope) noexcept;
   void free_if_unused() noexcept;
-  // A control message is there, or something waits for a credit: one look for all of them.
+  // True if a control message is there or something waits for a credit; one branch tests all of
+  // this.
   [[nodiscard]] bool waited_for() const noexcept {
     return (static_cast<int>(control_.empty()) & static_cast<int>(wait_queue_.empty())) == 0;
   }
@@ -275,7 +282,7 @@ class Mailbox {
     }
     wake_actor_here();
   }
-  // The same where the caller runs on the loop's thread for certain.
+  // Like wake_actor(), for a caller that runs on the loop's thread for certain.
   void wake_actor_here() noexcept {
     if (waiting_) {
       waiting_ = false;
@@ -303,7 +310,7 @@ class Mailbox {
   [[no_unique_address]] CreditCounter credits_;
   OpQueue<Op> queue_;      // of Envelope
   OpQueue<Op> control_;    // of Envelope that overtakes the queue
-  bool diverted_ = false;  // an envelope does not simply go into the queue: see update_diverted()
+  bool diverted_ = false;  // accepted envelopes go through divert(): see update_diverted()
   bool waiting_ = false;
   bool stopped_ = false;
   bool ended_ = false;

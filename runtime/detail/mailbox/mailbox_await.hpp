@@ -3,8 +3,8 @@
 //
 // Both hold the mailbox (counted) and live in the awaiting coroutine's frame; their rules are those
 // of address.hpp.
-// Invariants: what ends a wait (mailbox, answer, deadline, stop) posts the coroutine once; when
-// it goes on, no other thread and no envelope refers to its frame.
+// Invariants: whatever ends a wait (the mailbox, an answer, a deadline, a stop) posts the coroutine
+// once; when it goes on, no other thread and no envelope refers to its frame.
 // Internal.
 #pragma once
 
@@ -58,7 +58,7 @@ class SendAwaiter {
       send_beyond_bound();
     }
     if (admit_ != Admit::kWait) {
-      ticket_.loop->post(resume_);  // sent long enough without a pause: others first
+      ticket_.loop->post(resume_);  // it has sent long enough without a pause: others go first
       return true;
     }
     envelope_ = &to_.make_envelope<M>(std::move(message_));
@@ -92,13 +92,14 @@ class SendAwaiter {
           awaiter(owner) {}
     SendAwaiter& awaiter;
   };
-  // The envelope has left the wait queue.
+  // Posted when the envelope has left the wait queue.
   struct Told : Op {
     explicit Told(SendAwaiter& owner) noexcept
         : Op([](Op& op) noexcept { static_cast<Told&>(op).awaiter.go_on(); }), awaiter(owner) {}
     SendAwaiter& awaiter;
   };
-  // To the mailbox's loop, which alone may take the envelope out of the wait queue, and back.
+  // Travels to the mailbox's loop, which alone may take the envelope out of the wait queue, and
+  // back.
   struct Withdraw : Op {
     explicit Withdraw(SendAwaiter& owner) noexcept : awaiter(owner) {}
     static void there(Op& op) noexcept {
@@ -113,14 +114,16 @@ class SendAwaiter {
     static void back(Op& op) noexcept {
       SendAwaiter& awaiter = static_cast<Withdraw&>(op).awaiter;
       awaiter.withdrawing_ = false;
-      // Otherwise it was told that it is too late, and that came before this.
+      // If it was too late, the envelope had left the wait queue, and told_ has arrived before
+      // this.
       awaiter.stopped_ = awaiter.ticket_.state == WaitTicket::State::kWithdrawn;
       awaiter.go_on();
     }
     SendAwaiter& awaiter;
   };
 
-  // A handler that waited for room in its own mailbox would wait for ever: it may fill it twice.
+  // A handler that waited for room in its own mailbox would wait for ever, so it may send up to
+  // twice the bound.
   void send_beyond_bound() {
     switch (to_.mailbox()->reserve(to_.share(), 2)) {
       case Reserved::kYes:
@@ -149,7 +152,7 @@ class SendAwaiter {
     withdraw_.run = &Withdraw::there;
     to_.mailbox()->loop()->post_from_any_thread(withdraw_);
   }
-  // Nothing refers to this frame any more.
+  // Resumes the coroutine, unless a withdrawal still refers to this frame.
   void go_on() noexcept {
     if (!withdrawing_) {
       ResumeOp::resume(resume_);

@@ -1,7 +1,7 @@
 // runtime/detail/mailbox/message.hpp — a message or a request on its way to a mailbox, in memory of
 // the sender's message pool.
 //
-// A request type says what it is answered with (`using Reply = X;`). Its block also carries the
+// A request type names the type of its answer (`using Reply = X;`). Its block also carries the
 // answer back when the asker lives on another loop. Internal, apart from the concepts Request and
 // ControlMessage.
 #pragma once
@@ -33,7 +33,7 @@ concept ControlMessage = requires { requires M::kControl; };
 
 namespace detail {
 
-/// A message that an address or actor of these messages takes.
+/// True if M is one of these messages.
 template <class M, class... Messages>
 concept OneOf = (std::same_as<M, Messages> || ...);
 
@@ -48,17 +48,17 @@ struct MessageType {
 template <class M>
 [[gnu::visibility("default")]] inline constexpr MessageType kMessageType{kTypeName<M>,
                                                                          ControlMessage<M>};
-/// A plug-in that hides its symbols has an object of its own for the same type, of the same name.
-/// (Two messages of one actor never have one name.)
+/// Compares the names as well: a plug-in that hides its symbols has its own object for the same
+/// type. (Two messages of one actor never have one name.)
 [[nodiscard]] inline bool is_same_type(const MessageType& one, const MessageType& other) noexcept {
   return &one == &other || std::strcmp(one.name, other.name) == 0;
 }
 
-/// The place in the wait queue of an envelope that waits for a credit; lives in the awaiter of its
-/// sender.
+/// The state of an envelope that waits for a credit in the wait queue; lives in its sender's
+/// awaiter.
 struct WaitTicket {
   enum class State : unsigned char { kNone, kWaiting, kAccepted, kReturned, kWithdrawn };
-  State state = State::kNone;  // of the mailbox's loop, once the envelope is on its way
+  State state = State::kNone;  // belongs to the mailbox's loop once the envelope is sent
   // posted to the sender's loop when the envelope leaves the wait queue; null: only the state tells
   Op* told = nullptr;
   EventLoop* loop = nullptr;  // the sender's
@@ -82,16 +82,16 @@ struct Envelope : Op {
     WaitTicket* ticket = nullptr;  // while it waits in the wait queue, if its sender wants to know
     Envelope* next_of_share;       // in the queue of a mailbox that drops the oldest
   };
-  SenderShare* share = nullptr;  // that it holds a credit and a reference of
+  SenderShare* share = nullptr;  // the envelope holds a credit and a reference of it
   std::int64_t sent_ns = 0;      // by the loop's clock; 0: not measured
-  const char* sender = nullptr;  // noted where it is known for nothing, and for a tap
+  const char* sender = nullptr;  // noted where that costs nothing, and for a tap
   std::uint64_t flow_id = 0;     // in the trace; 0: not traced
   bool control;                  // as its type says
-  bool waits_for_share = false;  // in the wait queue: for a credit of its share
-  bool noted = false;            // share or sent_ns is set: one look says it when it is taken
+  bool waits_for_share = false;  // in the wait queue: it waits for a credit of its share
+  bool noted = false;            // share or sent_ns is set: one test when it is taken
 };
 
-/// The pool's blocks are aligned to 16 bytes; what asks for more comes from the heap.
+/// The pool's blocks are aligned to 16 bytes; a type that needs more comes from the heap.
 template <class T>
 inline constexpr bool kPooled = alignof(T) <= 16;
 
@@ -133,20 +133,20 @@ struct MessageEnvelope : Envelope {
   M message;
 };
 
-/// A handler that was given a ReplyTo, while it runs: if it drops the ReplyTo and then throws, the
-/// asker gets what it threw.
+/// A running handler that was given a ReplyTo. If it drops the ReplyTo and then throws, the asker
+/// gets the handler's exception.
 struct DeferredCall {
   bool dropped = false;
   struct PendingReply* reply = nullptr;  // null: answered, or refused
 };
 
-/// An answer that a handler promised (a ReplyTo exists): the mailbox fails it when the actor ends
-/// first.
+/// An answer that a handler promised (a ReplyTo exists). The mailbox fails it if the actor ends
+/// before it is given.
 struct PendingReply {
   using FailClosed = void (*)(PendingReply&, const char* actor) noexcept;
   explicit PendingReply(FailClosed function) noexcept : fail_closed(function) {}
   FailClosed fail_closed;
-  DeferredCall* call = nullptr;  // the handler runs that it was given to
+  DeferredCall* call = nullptr;  // the handler that got the ReplyTo, while it runs
   PendingReply* next_pending_reply = nullptr;
   PendingReply** link_to_this = nullptr;
   bool failed = false;
@@ -195,8 +195,8 @@ struct RequestEnvelope : Envelope, PendingReply {
     }
   }
 
-  /// The loop that gets the answer; `far`: the answer will come from another loop, so this one may
-  /// be gone by then.
+  /// Sets the loop that gets the answer. With `far` the answer comes from another loop, so the
+  /// asker's loop may be gone by then.
   void set_asker(EventLoop& loop, AskKey ask_key, bool far) noexcept {
     asker = &loop;
     key = ask_key;
@@ -206,8 +206,8 @@ struct RequestEnvelope : Envelope, PendingReply {
     }
   }
 
-  /// The answer is there; send_outcome() is to follow. If making it throws, the asker gets that,
-  /// too.
+  /// Stores the answer; send_outcome() must follow. If making the answer throws, the asker gets
+  /// that exception, too.
   template <class... Args>
   void set_outcome(Args&&... value) {
     try {
@@ -217,7 +217,7 @@ struct RequestEnvelope : Envelope, PendingReply {
       throw;
     }
   }
-  /// Each of these ends and frees the envelope.
+  /// answer(), fail(), send_outcome(), drop() and come_back() each end and free the envelope.
   template <class... Args>
   void answer(Args&&... value) {
     outcome.set_value(std::forward<Args>(value)...);
@@ -260,7 +260,7 @@ struct RequestEnvelope : Envelope, PendingReply {
   };
 
  private:
-  // The asker's loop is the actor's: it lives. This thread may not be running it (an actor that
+  // The asker's loop is the actor's own, so it lives. It may not run on this thread (if the actor
   // ends between two runs).
   void answer_near() noexcept {
     if (asker == EventLoop::current_or_null()) {
@@ -296,7 +296,7 @@ struct EnvelopeFor<R> {
 template <class M>
 using EnvelopeOf = typename EnvelopeFor<M>::Type;
 
-/// Where the message sits in an envelope of its type.
+/// Returns the address of the message in an envelope of its type.
 template <class M>
 void* payload_of(Envelope& envelope) noexcept {
   if constexpr (Request<M>) {

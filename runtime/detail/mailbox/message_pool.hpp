@@ -3,8 +3,8 @@
 //
 // A block that another thread frees goes to its owner's return list (one compare-and-swap), which
 // the owner takes over whole when its own list is empty; so a steady flow between two threads
-// allocates nothing. Some thousand blocks of a size are kept; the rest of a burst is given back. A
-// thread's pool passes to a later thread when it ends, and is never destroyed. Under
+// allocates nothing. Some thousand blocks of a size are kept; the rest of a burst is given back.
+// When a thread ends, a later thread takes over its pool; a pool is never destroyed. Under
 // AddressSanitizer nothing is reused.
 // Both functions are inline: a message's size is a constant where they are called, so that a
 // message costs two looks at a list and no function call.
@@ -39,7 +39,7 @@ class MessagePool {
     }
     return allocate_new(size_class);
   }
-  /// `bytes`: as it was allocated with.
+  /// `bytes` is the size that was given to allocate().
   static void deallocate(void* memory, std::size_t bytes) noexcept {
     Block* const block = static_cast<Block*>(memory) - 1;
     const std::size_t size_class = class_of(bytes);
@@ -59,7 +59,7 @@ class MessagePool {
  private:
   static constexpr std::size_t kGranule = 64;
   static constexpr std::size_t kClasses = 16;  // blocks up to 1 KiB are pooled
-  // Blocks of a class that a pool keeps: what a burst needed beyond is given back.
+  // The number of blocks of a class that a pool keeps; further blocks of a burst are freed.
   static constexpr std::int32_t kKeptPerClass = 8192;
 
   struct alignas(16) Block {
@@ -70,7 +70,8 @@ class MessagePool {
     std::atomic<Block*> returned{nullptr};
     std::atomic<std::int32_t> returned_count{0};
     alignas(64) Block* local = nullptr;
-    // In `local`; some less where the count of those that were returned missed a few.
+    // The number of blocks in `local`; a little too low if the count of returned blocks missed
+    // some.
     std::int32_t kept = 0;
   };
 

@@ -1,10 +1,11 @@
 // runtime/detail/mailbox/overflow_policy.hpp — handles messages to a full mailbox: WhenFull
 // (mailbox_options.hpp), and the actor's rule for merging messages.
 //
-// A message that will take another's place is accepted beyond the bound; up to twice the bound may
-// be on the way, until the mailbox's loop has dropped or merged what is too much.
-// Invariant: of the queue's envelopes, which all came by place(), `previous` is the one before; of
-// the first it says nothing, because the actor has taken that one since. Internal.
+// A message that will replace another, or be merged into it, is accepted beyond the bound; up to
+// twice the bound may be on the way until the mailbox's loop has dropped or merged the excess.
+// Invariant: all envelopes of the queue came through place(), and `previous` of each is the one
+// before it; `previous` of the first is stale, because the actor has taken that envelope since.
+// Internal.
 #pragma once
 
 #include <atomic>
@@ -15,21 +16,21 @@
 
 namespace tandem::detail {
 
-/// The mailbox's answer to a message that asks for a place.
+/// The mailbox's answer to a message that asks for room.
 enum class Admit : unsigned char {
-  kReserved,  // a credit, or a place that needs none: Mailbox::deliver() has to follow
-  kMerged,    // into a waiting one: done
+  kReserved,  // accepted, with a credit or without: Mailbox::deliver() has to follow
+  kMerged,    // merged into a waiting message: done
   kWait,      // full: the message may wait in the wait queue
-  kRefused,   // full, and the policy is to say so
+  kRefused,   // full, and the policy is to reject
   kClosed,
 };
 
 class OverflowPolicy {
  public:
-  /// The actor's rule for kCoalesce: merges the message at `newer` into `waiting`, false if it does
-  /// not; both null: says whether there is a rule for the type.
+  /// The actor's rule for kCoalesce: merges the message at `newer` into `waiting` and returns true,
+  /// or returns false. With null pointers it returns whether the type has a rule.
   using Merge = bool (*)(const MessageType& type, Envelope* waiting, void* newer) noexcept;
-  /// Where the message sits in an envelope of this type.
+  /// Returns the address of the message in an envelope.
   using Payload = void* (*)(Envelope& envelope) noexcept;
 
   struct Rules {
@@ -38,19 +39,19 @@ class OverflowPolicy {
     Payload payload = nullptr;
   };
 
-  /// `queue`: of the mailbox, of accepted envelopes.
+  /// `queue` is the mailbox's queue of accepted envelopes.
   OverflowPolicy(const Rules& rules, Mailbox& mailbox, OpQueue<Op>& queue) noexcept;
   OverflowPolicy(const OverflowPolicy&) = delete;
   OverflowPolicy& operator=(const OverflowPolicy&) = delete;
 
   /// Decides about a message that found no credit. Any thread.
   Admit admit(const MessageType& type, void* message, SenderShare* share) noexcept;
-  /// Whether accepted envelopes have to pass place().
+  /// True if accepted envelopes have to pass place().
   [[nodiscard]] bool looks_at_arrivals() const noexcept {
     return rules_.when_full == WhenFull::kDropOldest || rules_.when_full == WhenFull::kCoalesce;
   }
-  /// Puts an accepted envelope into the queue, or merges it into a waiting one (false); drops what
-  /// is then too much. The mailbox's loop.
+  /// Puts an accepted envelope into the queue and returns true, or merges it into a waiting one and
+  /// returns false. Drops the excess. The mailbox's loop.
   bool place(Envelope& envelope) noexcept;
 
   /// Any thread.

@@ -2,12 +2,12 @@
 // counter to which its addresses and messages refer.
 //
 // A message holds one credit of its sender's share from acceptance until it is taken or returned,
-// and a reference for as long as it exists, so that neither the sender's death nor the actor's
-// loses any.
-// Invariant: on the mailbox's loop, no message waits for a credit while there is one (but for the
-// moment of a give_back() by a sender, which looks at `waiting` afterwards: both sides write before
-// they read, sequentially consistent).
-// Thread rule: any thread; what waits belongs to the mailbox's loop. Internal.
+// and a reference for as long as it exists, so that no credit is lost when the sender or the actor
+// ends.
+// Invariant: on the mailbox's loop, no message waits for a credit while one is free. The exception
+// is the moment of a sender's give_back(); the sender looks at `waiting` afterwards: both sides
+// write before they read, sequentially consistent.
+// Thread rule: any thread; the waiting messages belong to the mailbox's loop. Internal.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ class SenderShare {
     }
   }
 
-  /// Takes a credit, if fewer than `most` are taken.
+  /// Takes a credit and returns true if fewer than `most` are taken.
   [[nodiscard]] bool try_take(std::uint64_t most) noexcept {
     std::uint64_t used = used_.load();
     while (used < most) {
@@ -52,14 +52,17 @@ class SenderShare {
   std::atomic<std::uint32_t> waiting{0};
 
   // ---- of the mailbox's loop ----
-  /// Those messages, in their order; while there are some, the share is in the wait queue's list.
+  /// The messages that wait for a credit, in their order; while there are any, the share is in the
+  /// wait queue's list.
   LinkedQueue<Envelope> envelopes;
   SenderShare* next = nullptr;
   SenderShare* previous = nullptr;
-  /// Its accepted messages in the queue of a mailbox that drops the oldest, in their order.
+  /// Appends to the list of the share's accepted messages in the queue of a mailbox that drops the
+  /// oldest.
   void add_queued(Envelope& envelope) noexcept;
   [[nodiscard]] Envelope* oldest_queued() const noexcept { return oldest_queued_; }
-  /// `envelope` has left the queue. Nothing if it is not the oldest there: it was never added.
+  /// Called when `envelope` has left the queue. Does nothing if it is not the oldest of the list:
+  /// then it was never added.
   void remove_queued(const Envelope& envelope) noexcept;
 
  private:

@@ -2,10 +2,10 @@
 // suspended senders, and sleeping threads.
 //
 // An envelope waits for a credit of its sender's share first, in the share's own list, then for one
-// of the mailbox; a credit that comes free passes straight to the first envelope. To enter and to
-// leave takes constant time, however many wait, and for however many shares. A thread that runs no
-// loop sleeps until half of the mailbox and of its share is free, so that it is woken once for many
-// messages.
+// of the mailbox; a credit that comes free passes straight to the first envelope. Entering and
+// leaving take constant time, however many envelopes wait for however many shares. A thread that
+// runs no loop sleeps until half of the mailbox and of its share is free, so that it is woken once
+// for many messages.
 //
 // Invariant: on the mailbox's loop no credit is free while an envelope waits for it.
 // Thread rule: each function says whether any thread may call it or the mailbox's loop alone.
@@ -31,32 +31,32 @@ class WaitQueue {
   WaitQueue& operator=(const WaitQueue&) = delete;
 
   // ---- senders, any thread ----
-  /// The envelope, which has no credit, waits here; its ticket (if any) says when it was accepted
-  /// or returned.
+  /// Takes an envelope that has no credit; its ticket (if any) tells when it was accepted or
+  /// returned.
   void deliver(Envelope& envelope) noexcept;
   /// Blocks this thread, which runs no loop, until half the credits are free or the mailbox is
-  /// closed; false: at once, because the actor was not started.
+  /// closed. Returns false at once if the actor was not started.
   bool sleep_until_room(SenderShare* share) noexcept;
   /// Gives back a credit of the share that its sender took for a message and did not use.
   void return_unused(SenderShare& share) noexcept;
 
   // ---- the mailbox's loop ----
-  /// Takes an envelope out and frees it; its ticket says that it waits.
+  /// Takes an envelope out and frees it; its ticket must say that it waits.
   void withdraw(Envelope& envelope) noexcept;
-  /// No envelope waits for a credit of the mailbox, and no thread sleeps.
+  /// True if no envelope waits for a credit of the mailbox, and no thread sleeps.
   [[nodiscard]] bool empty() const noexcept {
     return (static_cast<int>(envelopes_.empty()) & static_cast<int>(threads_.empty())) != 0;
   }
-  /// The credits of a message that was taken or returned go to the first that wait for them, or
-  /// back to the counters. `share`: null, or the message's; its reference ends here.
+  /// Passes the credits of a message that was taken or returned to the first waiters, or back to
+  /// the counters. `share` is the message's share, or null; its reference ends here.
   void give_back(SenderShare* share) noexcept;
-  /// The mailbox is closed: returns all envelopes and wakes all threads.
+  /// Returns all envelopes and wakes all threads; called when the mailbox is closed.
   void return_all() noexcept;
 
  private:
   struct ThreadWait;
-  // A sender gave a credit of its share back while an envelope waits for one: the loop looks after
-  // it.
+  // Posted to the loop when a sender gives back a credit of its share while an envelope waits for
+  // one.
   struct Wakeup : Op {
     explicit Wakeup(WaitQueue& owner) noexcept : Op(&WaitQueue::arrive_wakeup), queue(owner) {}
     WaitQueue& queue;
@@ -79,11 +79,11 @@ class WaitQueue {
   OpQueue<Op> threads_;              // of ThreadWait that has arrived
   Mailbox& mailbox_;
   CreditCounter& credits_;
-  LinkedQueue<SenderShare> shares_;         // for whose credits envelopes wait
+  LinkedQueue<SenderShare> shares_;         // shares for whose credits envelopes wait
   std::atomic<bool> wakeup_posted_{false};  // and not run yet
   Wakeup wakeup_{*this};
-  // Every thread that sleeps for room, arrived or not: the end of the actor wakes them though its
-  // loop may run no more.
+  // Every thread that sleeps for room, arrived or not. The end of the actor wakes them even if its
+  // loop does not run any more.
   std::mutex sleepers_mutex_;
   std::vector<ThreadWait*> sleepers_;
 };

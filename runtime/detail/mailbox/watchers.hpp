@@ -14,7 +14,7 @@ namespace tandem::detail {
 class Mailbox;
 struct Envelope;
 
-/// One watch. Belongs to its Watch; linked while the target lives.
+/// One watch. It belongs to its Watch, and is linked into the list while the target lives.
 struct WatchNode {
   using Fill = void (*)(Envelope& envelope, const ExitReason& reason) noexcept;
   Mailbox* target = nullptr;   // counted
@@ -34,9 +34,9 @@ class Watchers {
 
   /// Any thread. Sends at once if the actor has ended.
   void add(WatchNode& node) noexcept;
-  /// Any thread. False: the Down was sent.
+  /// Any thread. Returns false if the Down was sent already.
   bool remove(WatchNode& node) noexcept;
-  /// The actor has ended. The first call counts.
+  /// Sends `reason` to all watchers; called when the actor has ended. Only the first call counts.
   void tell(const ExitReason& reason) noexcept;
 
  private:
