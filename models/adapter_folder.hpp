@@ -1,8 +1,8 @@
 // models/adapter_folder.hpp — adapters in the folder that PEFT's save_pretrained writes and its
 // from_pretrained reads: adapter_config.json and adapter_model.safetensors.
 //
-// A tensor is called "base_model.model." and the parameter's name. The folder is not trusted: a
-// feature that its config asks for and that we do not compute is refused by name.
+// A tensor's name is "base_model.model." and the parameter's name. The folder is not trusted:
+// open() refuses, by name, a feature of its config that is not computed here.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ inline constexpr std::string_view kAdapterConfigFile = "adapter_config.json";
 inline constexpr std::string_view kAdapterWeightsFile = "adapter_model.safetensors";
 
 [[nodiscard]] bool is_adapter_folder(const std::filesystem::path& folder);
-/// A run's adapter/ where `name` is the run's folder, else `name`.
+/// Returns `name`/adapter if `name` is the folder of a run with adapters, else `name`.
 [[nodiscard]] std::filesystem::path resolve_adapter_folder(const std::string& name);
 
 /// One module of the base that has adapters; the tensors belong to the folder.
@@ -46,23 +46,23 @@ struct AdapterModule {
 
 class AdapterFolder {
  public:
-  /// Throws user_error for a folder that is none, for a config that is malformed or asks for what
-  /// is not computed here, and for tensors that are not such adapters'.
+  /// Throws user_error if the folder holds no adapters, if its config is malformed or asks for a
+  /// feature that is not computed here, or if a tensor is not an adapter's.
   static AdapterFolder open(const std::filesystem::path& folder);
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
   /// Returns the options of its training; the targets are the full names of the modules in the
   /// file.
   [[nodiscard]] const LoraOptions& lora() const noexcept { return lora_; }
-  /// The folder of the base model or its hub id, a relative path taken from this folder where it is
-  /// there; empty where the config does not say it.
+  /// Returns the base model that the config names, a folder or a hub id; empty if it names none. A
+  /// path relative to this folder is returned with the folder before it, if it exists.
   [[nodiscard]] const std::string& base_model() const noexcept { return base_model_; }
   [[nodiscard]] bool has(std::string_view parameter) const;
   [[nodiscard]] const SafetensorsFile& file() const noexcept { return weights_; }
-  /// By the full names of modules.
+  /// Returns the modules that have adapters, by their full names.
   [[nodiscard]] const std::map<std::string, AdapterModule>& modules() const { return modules_; }
-  /// The tensors that stand in for parameters of the base, by name: those trained whole, and
-  /// copies.
+  /// Returns, by parameter name, the tensors that replace parameters of the base: parameters that
+  /// were trained whole, and copies.
   [[nodiscard]] const std::map<std::string, const TensorInfo*>& whole() const { return whole_; }
   /// Whether modules_to_save names the parameter's module.
   [[nodiscard]] bool is_trained_whole(std::string_view parameter) const;
@@ -71,12 +71,13 @@ class AdapterFolder {
   /// Returns the first feature of these adapters that this engine can merge and use but not train;
   /// empty if there is none.
   [[nodiscard]] std::string beyond_training(const HfConfig& config) const;
-  /// Throws user_error, with both shapes.
+  /// Throws user_error, which names both shapes, if the tensor does not have `shape`.
   void require_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape) const;
-  /// Elements [begin, end) of a parameter that it has. Any thread.
+  /// Reads elements [begin, end) of a parameter that the folder has. Any thread.
   void read_f32(std::string_view parameter, std::int64_t begin, std::int64_t end, float* out) const;
   /// Throws user_error unless the model's trained parameters are those of the folder, with the same
-  /// shapes. `tied`: the model's head is its embedding, and the folder must have been trained so.
+  /// shapes. `tied`: the model's head is its embedding; a folder that has the embedding must then
+  /// have been trained with ensure_weight_tying.
   void require_fits(const Model& model, bool tied) const;
   /// Throws user_error if the folder has a frozen parameter whose value differs from the base: when
   /// these adapters are trained further, they are saved without it.
@@ -96,7 +97,7 @@ class AdapterFolder {
                            double otherwise);
   void find_targets();
   void place(const TensorInfo& tensor);
-  /// The tensor of a parameter under either of its names; null: there is none.
+  /// Returns a parameter's tensor, whose name may contain ".default"; nullptr if there is none.
   [[nodiscard]] const TensorInfo* find(std::string_view parameter) const;
   void require_as_config(const std::string& name, const AdapterModule& module) const;
   void complete_modules();
@@ -116,19 +117,20 @@ class AdapterFolder {
   std::string beyond_training_;  // by the config and the file alone
 };
 
-/// The values of a model with adapters: of what `saved` has (null: nothing) its own, of other
-/// adapters fresh ones as PEFT begins with (A uniform within 1 / sqrt(in), B zero), of all else the
-/// base model's. Every fresh element is a function of seed, name and position.
+/// Returns the values of a model with adapters. Parameters that `saved` has (null: none) come from
+/// it. Other adapters are fresh, as in PEFT: A is uniform within 1 / sqrt(in), B is zero. All other
+/// parameters come from `base`. Every fresh element is a function of seed, name and position.
 [[nodiscard]] ParameterSource adapter_source(ParameterSource base, std::uint64_t seed,
                                              std::shared_ptr<const AdapterFolder> saved);
 
-/// adapter_config.json of adapters that were trained with `lora` beside the model called
+/// Returns the adapter_config.json of adapters that were trained with `lora` on the model called
 /// `base_model`, whose config is `config`.
 [[nodiscard]] std::string adapter_config_json(const LoraOptions& lora, const HfConfig& config,
                                               std::string_view base_model);
 
-/// Writes what learns in the engine as such a folder, which is replaced as a whole. All ranks call
-/// it, the first one writes; `describe` may add files. Throws as save_weights() does.
+/// Writes the engine's parameters that learn as a folder of adapters, which is replaced as a whole.
+/// All ranks call it; the first one writes; `describe` may add files. Throws as save_weights()
+/// does.
 void save_adapters(Engine& engine, const std::filesystem::path& folder, TensorType type,
                    const LoraOptions& lora, const HfConfig& config, const std::string& base_model,
                    const FolderDescription& describe = {});

@@ -1,5 +1,5 @@
-// models/adapter_modules.cpp — which tensors of an adapter file belong to which module, and what
-// the configuration says of each.
+// models/adapter_modules.cpp — assigns the tensors of an adapter file to modules, and checks them
+// against the configuration.
 #include <array>
 #include <cmath>
 #include <cstddef>

@@ -18,12 +18,12 @@ class AdapterTargets {
   AdapterTargets() = default;
   explicit AdapterTargets(const JsonValue& root);
 
-  /// The field that leaves a module out; empty: none does.
+  /// Returns the name of the config's field that leaves the module out; empty if none does.
   [[nodiscard]] std::string_view left_out_by(std::string_view module) const;
 
  private:
-  /// A field that is a pattern for whole names, or a list of ends of names; neither: it says
-  /// nothing.
+  /// The value of a field: a pattern for whole names, or a list of ends of names; neither if the
+  /// field leaves no module out.
   struct Names {
     std::optional<NamePattern> pattern;
     std::vector<std::string> ends;

@@ -15,11 +15,11 @@ namespace tandem {
 struct Family;
 
 /// Reads `path`: the file, or the folder that holds config.json. Throws user_error when it is
-/// missing or not JSON, when no family has its model_type (the message names those there are), when
-/// a size makes no sense, or when it asks for a feature that the models do not have. A
-/// folder's weights decide whether the head is the embedding (untie_if_stored_apart()).
+/// missing or not JSON, when no family has its model_type (the message lists the known types), when
+/// a size makes no sense, or when it asks for a feature that the models do not have. A folder's
+/// weights decide whether the head is the embedding (untie_if_stored_apart()).
 HfConfig read_hf_config(const std::filesystem::path& path);
-/// The same from text; `file` is what errors call it.
+/// The same for a text; errors call it `file`.
 HfConfig parse_hf_config(std::string_view json, std::string_view file);
 
 /// All families, by model_type.
@@ -28,12 +28,12 @@ std::span<const Family* const> known_families();
 /// The family of a config that was read (models/families/family.hpp).
 const Family& family_of(const HfConfig& config);
 
-/// Units and segments with the parameter names of the Hugging Face checkpoint; the source is left
-/// to the caller. Nothing is allocated but the description. `leaf_module`: the class, as
-/// Transformers names it, whose modules are gathered as one unit each (DeepSpeed's leaf modules);
-/// empty: a layer with all its parameters. Throws user_error if the family has no such module.
-/// `seed`: of the dropout in training that the config and adapters ask for. `parts`: the trained
-/// parameters; default: all.
+/// Returns the units and segments of a model, with the parameter names of the Hugging Face
+/// checkpoint. The caller sets the source. Only the description is allocated. `leaf_module`: the
+/// class, as Transformers names it, whose modules are gathered as one unit each (DeepSpeed's leaf
+/// modules); if it is empty, a layer with all its parameters is one unit. Throws user_error if the
+/// family has no such module. `seed`: for dropout in training, which the config and adapters may
+/// ask for. `parts`: the trained parameters; default: all.
 Model make_causal_lm(const HfConfig& config, std::string_view leaf_module = {},
                      std::uint64_t seed = 0, const TrainedParts& parts = {});
 

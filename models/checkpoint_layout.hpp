@@ -38,16 +38,19 @@ void untie_if_stored_apart(HfConfig& config, const std::filesystem::path& folder
 /// type.
 class CheckpointReader {
  public:
-  /// Opens the folder's weights and matches them. The names of all versions of Transformers are
-  /// understood, in any mixture: without the prefix of a model with a head, of the text part of
-  /// another model, experts one by one or stacked, GPT-2's causal masks h.N.attn.bias, gpt-oss's
-  /// experts of four bits (NAME_blocks, NAME_scales). Error: a parameter is missing or has another
-  /// shape (names it, expected and found), or a tensor is there that the model does not have.
+  /// Opens the folder's weights and matches them with the config. It understands the names of all
+  /// versions of Transformers, in any mixture: names without the prefix of a model with a head,
+  /// names of the text part of a larger model, experts one by one or stacked, and gpt-oss's experts
+  /// of four bits (NAME_blocks, NAME_scales). Tensors that are no parameters, as GPT-2's causal
+  /// masks h.N.attn.bias, are ignored. Throws Error if a parameter is missing or has another shape
+  /// (the message has its name, the expected and the found shape), or if there is a tensor that the
+  /// model does not have.
   static CheckpointReader open(const std::filesystem::path& folder, const HfConfig& config);
 
-  /// Elements [begin, end) of a parameter of checkpoint_tensors, by its name there. Any thread.
+  /// Reads elements [begin, end) of the parameter that checkpoint_tensors() calls `name`. Any
+  /// thread.
   void read_f32(std::string_view name, std::int64_t begin, std::int64_t end, float* out) const;
-  /// Its type in the files; bf16 where it is packed, F32 for F64.
+  /// Returns the parameter's type in the files; bf16 if it is packed there, F32 for F64.
   [[nodiscard]] TensorType type_of(std::string_view name) const;
   [[nodiscard]] const Checkpoint& checkpoint() const noexcept { return checkpoint_; }
 
@@ -56,9 +59,9 @@ class CheckpointReader {
   struct Stored {
     std::string name;     // packed: without _blocks and _scales
     bool packed = false;  // MXFP4
-    std::int64_t in = 0;  // of a packed one's matrices
+    std::int64_t in = 0;  // of each packed matrix
     std::int64_t out = 0;
-    std::int64_t first = 0;  // element of the stored tensor with which it begins
+    std::int64_t first = 0;  // the parameter's first element in the stored tensor
   };
 
   explicit CheckpointReader(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
@@ -66,8 +69,8 @@ class CheckpointReader {
   /// tensors to `used`.
   Stored match_whole(const HfConfig& config, const ParameterSpec& tensor,
                      std::set<std::string>& used) const;
-  /// Returns the position of an expert's matrix in a tensor with those of all experts; nullopt if
-  /// there is no such tensor.
+  /// Returns the position of an expert's matrix in the tensor that stacks all experts' matrices;
+  /// nullopt if the files have no stacked tensor.
   [[nodiscard]] std::optional<Stored> match_in_stack(const HfConfig& config,
                                                      const ParameterSpec& tensor,
                                                      std::set<std::string>& used) const;
@@ -78,7 +81,7 @@ class CheckpointReader {
   std::unordered_map<std::string, Stored> stored_;
 };
 
-/// checkpoint_tensors as the plan of a WeightsWriter.
+/// Returns checkpoint_tensors() as the plan of a WeightsWriter.
 std::vector<TensorPlan> checkpoint_plan(const HfConfig& config, TensorType type);
 
 /// Weights before training: all norm weights have one value, biases are zero, all others are normal
@@ -88,7 +91,7 @@ struct FreshWeights {
   double norm = 1;
 };
 FreshWeights fresh_weights(const HfConfig& config);
-/// Elements [begin, end) of such a parameter. Any thread.
+/// Fills `out` with elements [begin, end) of a fresh parameter. Any thread.
 void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, const FreshWeights& fresh,
                   std::int64_t begin, std::int64_t end, float* out);
 

@@ -1,8 +1,8 @@
 // models/generate.hpp — continues a text token by token: the most likely one each time, or drawn at
 // random.
 //
-// The text so far is run once; after that each token alone, with the keys and values that the
-// segments remember.
+// The prompt is computed once; after that each token is computed alone, with the keys and values
+// that the segments keep.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,22 @@ struct GenerateOptions {
   double temperature = 0;  // of the softmax that is drawn from; 0: the most likely token
   double top_p = 1;        // only the most likely tokens that have this probability together
   std::uint64_t seed = 0;  // the same seed draws the same text
-  /// A text that grows beyond this many positions is run anew once, because its rotary frequencies
-  /// change there (LongRoPE). 0: never.
+  /// A text that grows beyond this number of positions is computed again once, because its rotary
+  /// frequencies change there (LongRoPE). 0: never.
   std::int64_t short_text = 0;
-  std::function<void(std::int64_t token)> on_token = {};  // called for each as it is made
+  std::function<void(std::int64_t token)> on_token = {};  // called with each new token
 };
 
-/// Greedy, with the model's end tokens: those of generation_config.json, else of config.json, else
-/// the tokenizer's.
+/// Returns greedy options with the model's end tokens: generation_config.json's, else
+/// config.json's, else the tokenizer's.
 GenerateOptions generate_options(const Pretrained& pretrained);
 
-/// The new tokens only, without the end token. All ranks call it alike; each gets the same. Between
-/// steps.
+/// Returns the new tokens only, without the end token. All ranks call it with the same arguments,
+/// between steps, and get the same tokens.
 std::vector<std::int64_t> generate(Engine& engine, std::span<const std::int64_t> prompt,
                                    const GenerateOptions& options);
 
-/// The next token out of its logits; `index`: how many were drawn before.
+/// Returns the next token by its logits; `index`: the number of tokens made before it.
 std::int64_t choose_token(std::span<const float> logits, const GenerateOptions& options,
                           std::uint64_t index);
 

@@ -1,9 +1,9 @@
 // models/grown_vocabulary.hpp — adds tokens to a published model.
 //
-// The tokenizer's files with the new tokens are kept in the user's cache, under a name that follows
-// from them; so every rank and host has the same without asking the others. Rows of new tokens
-// begin as the mean of the rows of those that were there, in the embedding and in a head of its
-// own.
+// The tokenizer's files with the new tokens are kept in the user's cache, in a folder whose name is
+// a hash of them; so every rank and host has the same files without communication. In the
+// embedding, and in the head if it is a matrix of its own, the rows of new tokens begin as the mean
+// of the old tokens' rows.
 #pragma once
 
 #include <cstdint>
@@ -16,30 +16,30 @@
 
 namespace tandem {
 
-/// One token in each line of a file. Throws user_error for a file without tokens, for one that is
-/// there twice or is no UTF-8.
+/// Reads one token from each line of a file that is not empty. Throws user_error if there is no
+/// token, or if one occurs twice or is no UTF-8.
 std::vector<std::string> read_new_tokens(const std::filesystem::path& file);
 
-/// A folder with the tokenizer's files of `folder` and these tokens behind the others. Throws
-/// user_error where it has no tokenizer.json or has one of the tokens already, and Error where the
-/// cache cannot be written.
+/// Returns a folder with the tokenizer's files of `folder`, to which these tokens are added behind
+/// the others. Throws user_error if `folder` has no tokenizer.json or its tokenizer has one of the
+/// tokens already, and Error if the cache cannot be written.
 std::filesystem::path tokenizer_with(const std::filesystem::path& folder,
                                      const std::vector<std::string>& tokens);
 
 /// Rows of a vocabulary before and after.
 struct GrownVocabulary {
-  std::int64_t tokens = 0;      // that were there
-  std::int64_t new_tokens = 0;  // behind them
-  std::int64_t rows = 0;        // of the published matrices; more than tokens where some are spare
+  std::int64_t tokens = 0;      // before
+  std::int64_t new_tokens = 0;  // added behind them
+  std::int64_t rows = 0;        // of the published matrices; more than `tokens` if some are spare
 
-  /// A multiple of 64 where the published rows do not suffice.
+  /// Returns the published rows if they suffice, else a multiple of 64.
   [[nodiscard]] std::int64_t grown_rows() const;
 };
 
-/// The config of the model that is saved.
+/// Changes the config to the grown model's.
 void grow(HfConfig& config, const GrownVocabulary& vocabulary);
 
-/// `base` serves the published model; this one the model of the grown config.
+/// Returns the source of the grown model; `base` is the published model's.
 ParameterSource with_new_rows(ParameterSource base, const HfConfig& published,
                               const GrownVocabulary& vocabulary);
 

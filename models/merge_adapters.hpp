@@ -14,10 +14,11 @@ struct MergedAdapters {
   std::size_t replaced = 0;  // tensors that were saved whole
 };
 
-/// Writes the model of `base` with the adapters in it as the new folder `output`, as one folder
-/// replacement. W + scale B A is computed in fp32 and rounded once, to the type that W has in its
-/// file; every other weight keeps its value. Throws Error where they do not belong together, where
-/// a sum is not finite, or where the folder cannot be written; then nothing appears.
+/// Writes the model of `base`, with the adapters merged into it, as the new folder `output`, which
+/// appears complete or not at all. W + scale B A is computed in fp32 and rounded once, to the type
+/// that W has in its file; every other weight keeps its value. Throws Error if adapters and base do
+/// not belong together, if a sum is not finite, or if the folder cannot be written; then nothing
+/// appears.
 MergedAdapters merge_adapters(const AdapterFolder& adapters, const std::filesystem::path& base,
                               const std::filesystem::path& output);
 

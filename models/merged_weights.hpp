@@ -2,9 +2,9 @@
 // does: W + s B A for each module, DoRA's column norms, biases, and parameters that were trained in
 // full.
 //
-// Any parameter that the base has can have them. Where a tied base's embedding and head were
-// trained apart the merged model has two matrices, and its config says so.
-// Invariant: an element's bits do not depend on which run of elements is asked for.
+// Adapters may belong to any parameter of the base. If a tied base's embedding and head were
+// trained apart, the merged model has two matrices, and its config says so.
+// Invariant: an element's bits do not depend on the range in which it is read.
 // Thread rule: read() on any thread.
 #pragma once
 
@@ -24,16 +24,17 @@ namespace tandem {
 
 class MergedWeights {
  public:
-  /// `base`: values of the parameters that `config` describes. Throws user_error where something in
-  /// the folder is not of this base, naming it and both shapes.
+  /// `base`: values of the parameters that `config` describes. Throws user_error if a tensor of the
+  /// folder does not belong to this base, naming it and both shapes.
   MergedWeights(std::shared_ptr<const AdapterFolder> adapters, ParameterSource base,
                 HfConfig config);
 
-  /// The merged model's.
+  /// Returns the merged model's config.
   [[nodiscard]] const HfConfig& config() const noexcept { return config_; }
-  /// Elements [begin, end) of one of its parameters.
+  /// Reads elements [begin, end) of a parameter of the merged model.
   void read(const ParameterSpec& parameter, std::int64_t begin, std::int64_t end, float* out) const;
-  /// The base's parameter that the values of one come from, by which its type in files is known.
+  /// Returns the parameter of the base from which `parameter` has its values, and so its type in
+  /// files.
   [[nodiscard]] const std::string& base_of(const std::string& parameter) const;
   [[nodiscard]] std::size_t adapted() const noexcept { return low_ranks_.size(); }
   [[nodiscard]] std::size_t replaced() const noexcept { return replaced_; }
@@ -48,7 +49,7 @@ class MergedWeights {
     std::vector<float> right;        // [rank, width]
     std::vector<double> magnitudes;  // DoRA: the sum's rows or columns are brought to these lengths
     bool by_rows = true;
-    std::vector<double> lengths;  // of its columns, where not by rows
+    std::vector<double> lengths;  // of its columns, if not by rows
   };
   struct Bias {
     double scale = 1;
@@ -62,12 +63,13 @@ class MergedWeights {
                                     const ParameterSpec& weight, bool input_major) const;
   void add_magnitudes(LowRank& low, const AdapterModule& module, const ParameterSpec& weight) const;
   [[nodiscard]] std::vector<float> values_of(const TensorInfo& tensor) const;
-  /// Without adapters: the base's, or what stands in for it.
+  /// Reads a parameter without its adapters: the base's values, or the values of a tensor that
+  /// replaces it.
   void read_own(const std::string& parameter, std::int64_t begin, std::int64_t end,
                 float* out) const;
-  /// Whole rows of W + s B A.
-  /// DoRA: the row of the sum as it counts.
+  /// DoRA: brings a row of the sum to its magnitude.
   static void bring_to_magnitude(const LowRank& low, std::int64_t row, std::span<float> values);
+  /// Reads whole rows of W + s B A.
   void read_rows(const LowRank& low, const std::string& parameter, std::int64_t first,
                  std::int64_t last, float* out) const;
 

@@ -28,22 +28,22 @@ class MergedWeights;
 ParameterSource random_weights(const HfConfig& config, std::uint64_t seed);
 
 struct PretrainedOptions {
-  bool trains = true;             // else nothing of the model learns
+  bool trains = true;             // false: no parameter of the model learns
   bool may_lack_weights = false;  // then they are drawn from `seed`
   std::uint64_t seed = 0;         // of such weights, of dropout and of fresh adapters
   TrainedParts parts = {};        // default: all of the model learns
-  /// A folder of adapters (models/adapter_folder.hpp): they are what `parts` has none of, and go on
-  /// from their values; empty: none.
+  /// A folder of adapters (models/adapter_folder.hpp), which the model has with their saved values;
+  /// `parts` then has no adapters. Empty: none.
   std::string adapters_from = {};
-  /// Tokens that the published model does not have, one in each line of a file; empty: none. Not
+  /// A file with one token in each line that the published model does not have; empty: none. Not
   /// with adapters.
   std::string add_tokens = {};
 };
 
 class Pretrained {
  public:
-  /// Opens folder or hub id. Weights are matched with the config here; nothing is read yet. A
-  /// folder of adapters is opened with the base model that it names, where nothing is to learn.
+  /// Opens a folder or a hub id. Matches the weights with the config; reads no values yet. A folder
+  /// of adapters alone is opened with the base model that it names, if nothing is to learn.
   static Pretrained open(const std::string& name, const PretrainedOptions& options = {});
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
@@ -52,25 +52,25 @@ class Pretrained {
     return tokenizer_folder_;
   }
   [[nodiscard]] const HfConfig& config() const noexcept { return config_; }
-  /// Lines about what is odd in the model's files and no error; first, where a hub id was given,
-  /// which snapshot it stands for.
+  /// Returns a line for each oddity in the model's files that is no error. If a hub id was given,
+  /// the first line names its snapshot.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
   [[nodiscard]] const Tokenizer& tokenizer() const noexcept { return tokenizer_; }
-  /// The model with its weights' source; `leaf_module` as make_causal_lm() has it.
+  /// Returns the model with its weights' source; `leaf_module`: see make_causal_lm().
   [[nodiscard]] Model model(std::string_view leaf_module = {}) const;
-  /// The files that the weights lie in, those of adapters among them; none where they are drawn.
+  /// Returns the files of the weights and of adapters; none if the weights are drawn.
   [[nodiscard]] std::vector<std::filesystem::path> weight_files() const;
   /// The adapters' settings; without adapters any() is false.
   [[nodiscard]] const LoraOptions& lora() const noexcept { return options_.parts.lora; }
 
-  /// Throws user_error where saving into `folder` would replace the model that this is.
+  /// Throws user_error if saving into `folder` would replace this model or its adapters.
   void check_saves_elsewhere(const std::filesystem::path& folder) const;
   /// Writes the engine's weights as a folder that Transformers loads: safetensors of `type`
-  /// (nothing: the compute type), config, tokenizer files, the generation config. `end_token`: what
-  /// the model has learnt to end a text with (save_generation_config()). An older model there is
-  /// replaced as a whole. All ranks call it; the first one writes.
+  /// (absent: the compute type), config, tokenizer files, the generation config. `end_token`: the
+  /// token with which the model has learnt to end a text (save_generation_config()). An older model
+  /// there is replaced as a whole. All ranks call it; the first one writes.
   ///
-  /// With adapters it writes these and what is saved whole beside them, as PEFT does.
+  /// With adapters it writes the adapters and the modules that are saved whole, as PEFT does.
   void save(Engine& engine, const std::filesystem::path& folder,
             std::optional<TensorType> type = std::nullopt,
             std::optional<std::int32_t> end_token = std::nullopt) const;
@@ -89,8 +89,8 @@ class Pretrained {
   ParameterSource source_;
   PretrainedOptions options_;
   std::vector<std::string> notes_;
-  std::shared_ptr<const AdapterFolder> adapters_;  // null: none that are gone on from
-  std::shared_ptr<const MergedWeights> merged_;    // of adapters that are no part of the model
+  std::shared_ptr<const AdapterFolder> adapters_;  // null: there are no saved ones
+  std::shared_ptr<const MergedWeights> merged_;    // of adapters that are not a part of the model
 };
 
 }  // namespace tandem

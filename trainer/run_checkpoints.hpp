@@ -5,11 +5,11 @@
 //   --resume DIR|auto a checkpoint, or the newest whole one of a run
 //   --stop_after T    saves and ends
 //   SIGINT, SIGTERM, SIGHUP, SIGXCPU
-//                     answered at once by a line of rank 0; the step is finished, then saved where
-//                     checkpoints are asked for; one that comes a second later or more ends the
-//                     process at once. Before the first step there is nothing to save: a line, and
-//                     the process ends. A SIGHUP that nohup ignores stays ignored; SIGXCPU, a
-//                     batch system's warning, is a SIGTERM that is sent once
+//                     rank 0 prints a line at once; the step is finished, and then saved if the
+//                     run saves checkpoints. A second signal, a second later or more, ends the
+//                     process at once. Before the first step there is nothing to save: a line is
+//                     printed, and the process ends. A SIGHUP that nohup ignores stays ignored;
+//                     SIGXCPU, a batch system's warning, is a SIGTERM that is sent once
 //   SIGUSR1           saves and goes on
 //
 // All ranks decide the same: a request by a signal or a time limit on one of them reaches all with

@@ -31,8 +31,8 @@ struct EvaluationOptions {
       0;                 // evaluations in a row without a better one that end the run; 0: never
   double min_delta = 0;  // by how much a loss must be lower to be better
   bool at_end = true;
-  std::function<void()> save_best;   // empty: it is not kept. On all ranks
-  std::string best_folder;           // where save_best writes; empty: it is not said
+  std::function<void()> save_best;   // empty: the best model is not kept. On all ranks
+  std::string best_folder;           // where save_best writes; empty: best_line() has no folder
   std::function<void()> after_each;  // may be empty. On all ranks
 };
 
@@ -42,18 +42,18 @@ class RunEvaluation {
 
   /// Evaluates before the first step of a run, if that is asked for.
   void at_start();
-  /// Evaluates if that is due; returns whether the run goes on after that step.
+  /// Evaluates if an evaluation is due; returns whether the run goes on after that step.
   bool after(std::int64_t step);
-  /// Behind the last step.
+  /// Evaluates after the last step if `at_end` is set, unless that step was evaluated before.
   void finish();
 
   /// Returns a line for the summary: the best evaluation's step and loss, and the folder of its
   /// weights; empty if there was none.
   [[nodiscard]] std::string best_line() const;
 
-  /// For a checkpoint's client_state: {"evaluation": {...}}.
+  /// Returns the state for a checkpoint's client_state: {"evaluation": {...}}.
   [[nodiscard]] std::string state() const;
-  /// Restores from such a text; without that member it starts from the beginning.
+  /// Restores the state from such a text; without that member evaluation starts from the beginning.
   void restore(const std::string& client_state);
 
  private:

@@ -16,8 +16,8 @@ struct RunLength {
   [[nodiscard]] std::string text() const;
 };
 
-/// `epochs` epochs over `records`, or `steps` steps where those are above 0. An epoch has a step at
-/// least.
+/// Returns the length of `epochs` epochs over `records`, or of `steps` steps if that is above 0. An
+/// epoch has at least one step.
 [[nodiscard]] RunLength run_length(const Config& config, std::int64_t records, std::int64_t steps,
                                    double epochs);
 

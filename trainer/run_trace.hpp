@@ -22,8 +22,8 @@ void begin_trace(const RunFlags& flags);
 /// Ends recording, after training.
 void end_trace();
 
-/// Writes output_dir/trace.json.gz, where the flags say so. A collective. `model`: its name, for
-/// the file's reader.
+/// Writes output_dir/trace.json.gz if the flags say so. A collective. `model`: the model's name,
+/// for the file's reader.
 void write_run_trace(const RunFlags& flags, const std::string& model, Engine& engine,
                      MetricsWriter& metrics);
 

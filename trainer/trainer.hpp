@@ -42,7 +42,7 @@
 
 namespace tandem {
 
-/// The ranks of a run, and its output folder as far as it is there.
+/// The ranks of a run, and its output folder as far as it exists.
 struct StartedRun {
   std::shared_ptr<Communicator> ranks;
   std::vector<OwnFolder> own;
@@ -88,7 +88,7 @@ struct TrainerArgs {
   std::vector<std::filesystem::path> weight_files = {};  // must have the same bytes on all hosts
   SavedModels saved = {};
   RunReports reports = {};
-  std::optional<StartClock> start = {};  // absent: the run does not say how long it took to begin
+  std::optional<StartClock> start = {};  // absent: the run does not print how long its start took
 };
 
 class Trainer {

@@ -1,5 +1,5 @@
-// trainer/training_run.hpp — shared code of the trainers' loops: a step's figures, the end of the
-// summary.
+// trainer/training_run.hpp — shared code of the trainers' loops: the figures of a step, and the end
+// of the summary.
 #pragma once
 
 #include <cstdint>
@@ -20,28 +20,30 @@
 
 namespace tandem {
 
-/// "runs/NAME-<time>", for runs without --output_dir.
+/// Returns "runs/NAME-<time>", for runs without --output_dir.
 std::string fresh_output_dir(std::string_view name);
 
 /// Returns the file into which SIGQUIT writes what a rank waits for: output_dir/waits-rank0.txt.
 std::string waits_file(const RunFlags& flags, int rank);
 
-/// The engine's figures of a step. `tflops` as the example counts them. Peak memory is asked for
-/// anew every hundredth step where steps are short: the question takes as long as a layer of a
-/// small model.
+/// Returns the engine's figures of a step, with `tflops` as the example counts them. If steps are
+/// short, peak memory is read only at every hundredth step: reading it takes as long as a layer of
+/// a small model.
 StepMetrics metrics_of(const StepResult& result, double epoch, double tflops);
 
-/// The options of a trainer's reports, except for when its lines come and how long the run is.
+/// Returns the options of a trainer's reports, except for the interval of its lines and the run's
+/// length.
 MetricsOptions metrics_options(const RunFlags& flags, const Engine& engine,
                                std::int64_t total_steps);
 
 /// Makes the engine write the lines of comms_logger, flops_profiler and wall_clock_breakdown
 /// through `metrics`, which outlives the steps.
 void report_by(MetricsWriter& metrics, Engine& engine);
-/// At the end of training: comms_logger's table, and the files of both blocks. A collective.
+/// Prints comms_logger's table and writes the files of both blocks, at the end of training. A
+/// collective.
 void finish_reports(MetricsWriter& metrics, Engine& engine);
 
-/// The flags' limits for the memory of a run.
+/// Returns the flags' limits for the memory of a run.
 RunLimits run_limits(const RunFlags& flags);
 /// Returns a line if the hosts do not share the output folder; else empty.
 [[nodiscard]] std::string disks_line(const Disks& disks);
@@ -51,8 +53,8 @@ void write_plan(const RunPlan& plan, const std::string& output_dir);
 /// "memory   planned for a rank: 812.0 MiB host, ...".
 std::string memory_line(const MemoryPlan& plan);
 
-/// The planned and the actual bytes of a rank, by kind. Beside a GPU pinned memory is the process's
-/// as all other is, and one figure with it; neither figure knows of a GPU's context.
+/// Returns the planned and the actual bytes of a rank, by kind. With a GPU, pinned memory is part
+/// of the process's memory, and one figure has both; no figure includes the GPU's context.
 /// `device_bytes`: the engine's.
 [[nodiscard]] std::map<std::string, MemoryFigure> memory_figures(const MemoryPlan& plan,
                                                                  DeviceKind device,

@@ -1,5 +1,5 @@
-// models/cifar/dataset.hpp — images as micro-batches of features: value / 255, then (x - 0.5) /
-// 0.5, as the example does.
+// models/cifar/dataset.hpp — makes micro-batches of images: a pixel is divided by 255, and then
+// becomes (x - 0.5) / 0.5, as in the example.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tandem {
 
-/// Pixels of one image as the net sees them, [3, 32, 32], each from -1 to 1.
+/// Writes one image's pixels as the net takes them: [3, 32, 32], each from -1 to 1.
 void normalise_cifar(const std::uint8_t* pixels, float* out);
 
 class CifarDataset : public Dataset {
@@ -22,7 +22,7 @@ class CifarDataset : public Dataset {
   [[nodiscard]] std::int64_t size() const override { return images_->size(); }
   /// The fingerprint of all pixels and labels.
   [[nodiscard]] std::string fingerprint() const override;
-  /// features [rows, 3, 32, 32], labels [rows]; tokens counts images.
+  /// Returns features [rows, 3, 32, 32] and labels [rows]; `tokens` counts images.
   [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override;
 
  private:

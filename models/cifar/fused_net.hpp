@@ -1,7 +1,7 @@
 // models/cifar/fused_net.hpp — the CIFAR-10 net as one operation on the CPU, images in parallel.
 //
-// The arithmetic is fp32. Weights of a 16-bit type are widened, images are rounded to that type
-// first, and gradients are rounded to it at the end: what is between is more exact than ATen's
+// The arithmetic is fp32. 16-bit weights are widened; images are first rounded to the weights'
+// type, and gradients are rounded to it at the end. The steps between are more exact than ATen's
 // 16-bit operations, and several times as fast.
 #pragma once
 
@@ -13,21 +13,21 @@
 
 namespace tandem {
 
-/// Whether these weights can be worked on: fp32, bf16 or fp16 in host memory.
+/// Returns whether the operations below take such weights: fp32, bf16 or fp16 in host memory.
 bool fused_cifar_takes(const at::Tensor& weight);
 
-/// Mean loss (fp32 scalar) of images fp32 [B, 3, 32, 32] with labels int64 [B]; its backward writes
-/// the weights' gradients. The weights are those of cifar_parameters(). Throws user_error for a
-/// label that is no class. Compute lane.
+/// Returns the mean loss (fp32 scalar) of images fp32 [B, 3, 32, 32] with labels int64 [B]; its
+/// backward writes the weights' gradients. The weights are those of cifar_parameters(). Throws
+/// user_error for a label outside the classes. Compute lane.
 at::Tensor fused_cifar_loss(const at::Tensor& images, const at::Tensor& labels,
                             std::span<Weight* const> weights);
 
-/// cifar_trunk() of images fp32 [B, 3, 32, 32], in the weights' type; its backward writes the
-/// weights' gradients. The weights are the first kCifarTrunkParameters of cifar_parameters().
+/// Returns cifar_trunk() of images fp32 [B, 3, 32, 32], in the weights' type; its backward writes
+/// the weights' gradients. The weights are the first kCifarTrunkParameters of cifar_parameters().
 /// Compute lane.
 at::Tensor fused_cifar_trunk(const at::Tensor& images, std::span<Weight* const> weights);
 
-/// Logits fp32 [B, 10], without a graph. Compute lane.
+/// Returns logits fp32 [B, 10], without an autograd graph. Compute lane.
 at::Tensor fused_cifar_logits(const at::Tensor& images, std::span<Weight* const> weights);
 
 }  // namespace tandem

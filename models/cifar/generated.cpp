@@ -1,5 +1,5 @@
-// The set that is there when no data is: shapes and colours drawn from counters, so record i is a
-// function of i alone.
+// Generates the data set that stands in for missing data. Shapes and colours are drawn from
+// counters, so record i is a function of i alone.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,11 +1,11 @@
 // models/cifar/moe_net.hpp — the CIFAR-10 example's net with mixtures of experts between its second
 // and last linear layer.
 //
-// conv, pool, conv, pool, 400-120-84 as usual; then a mixture for each entry of `experts`, whose
-// experts are linear 84-84; then fc4 84-10. Residual (PR-MoE): beside the experts one linear layer,
-// the same for all mixtures. Names of tensors are those of DeepSpeed's modules; as there, all
-// experts start as copies of one layer. A mixture's experts are a unit of their own, all other
-// parameters one more; all of it is one segment.
+// The net is conv, pool, conv, pool, 400-120-84 as in net.hpp, then one mixture for each entry of
+// `experts`, whose experts are linear 84-84, then fc4 84-10. A residual net (PR-MoE) has one more
+// linear layer beside the experts, shared by all mixtures. Tensors have the names of DeepSpeed's
+// modules; as there, all experts start as copies of one layer. The experts of each mixture are a
+// unit, and so are all other parameters together; the net is one segment.
 #pragma once
 
 #include <cstdint>
@@ -27,15 +27,15 @@ struct CifarMoe {
   std::int64_t expert_ranks = 1;
 };
 
-/// All parameters, mixture by mixture. Throws user_error for a gate that cannot be, and for experts
-/// that cannot be spread.
+/// Returns the shared parameters, and then the experts' mixture by mixture. Throws user_error for a
+/// gate that is not valid, and for experts that cannot be spread evenly.
 std::vector<ParameterSpec> cifar_moe_parameters(const CifarMoe& shape);
 
-/// Fresh weights with torch's default bounds; each expert and the residual layer are the same.
+/// Returns fresh weights with torch's default bounds; all experts and the residual layer are equal.
 ParameterSource cifar_moe_initial_weights(const CifarMoe& shape, std::uint64_t seed);
 
-/// For the engine; batches as make_cifar_model() takes them. On the CPU the trunk is one fused
-/// operation, and one thread computes all of it; elsewhere plain ATen.
+/// Returns the model for the engine; its batches are make_cifar_model()'s. On the CPU the trunk is
+/// one fused operation, and one thread computes the whole segment; other devices use plain ATen.
 Model make_cifar_moe_model(const CifarMoe& shape, ParameterSource source);
 
 }  // namespace tandem

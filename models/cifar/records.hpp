@@ -1,9 +1,9 @@
 // models/cifar/records.hpp — CIFAR-10 as it is published: images of 3 x 32 x 32 bytes with a
 // label from 0 to 9.
 //
-// Three spellings of the same files are read: data_batch_1.bin (binary archive),
-// data_batch_1.bin.xz, and data_batch_1 (Python archive). Every label and length is checked here,
-// so callers need not check them.
+// Three forms of the same files are read: data_batch_1.bin (binary archive), data_batch_1.bin.xz,
+// and data_batch_1 (Python archive). Every label and length is checked here, so callers need not
+// check them.
 #pragma once
 
 #include <array>
@@ -19,7 +19,8 @@ inline constexpr std::int64_t kCifarChannels = 3;
 inline constexpr std::int64_t kCifarSide = 32;
 inline constexpr std::int64_t kCifarPixels = kCifarChannels * kCifarSide * kCifarSide;
 
-/// As the example prints them; the data set's own names of 0 and 1 are airplane and automobile.
+/// The names that the example prints; the data set's own names of 0 and 1 are airplane and
+/// automobile.
 inline constexpr std::array<std::string_view, 10> kCifarClassNames = {
     "plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
 
@@ -41,23 +42,25 @@ struct CifarData {
   std::string description;  // one line: where from, how many
 };
 
-/// One batch file, by its name's ending. Throws user_error: missing, not whole records, a label
-/// above 9, not a batch.
+/// Reads one batch file, whose form its name's ending tells. Throws user_error if it is missing, is
+/// no batch, has a partial record, or has a label above 9.
 CifarImages read_cifar_file(const std::filesystem::path& file);
 
-/// data_batch_1, 2, ... as far as they are there, and test_batch, out of `folder`, or out of the
-/// folder of that archive in it (cifar-10-batches-bin, cifar-10-batches-py). Throws user_error.
+/// Reads test_batch and the training files data_batch_1, 2, ... that exist, without a gap, from
+/// `folder` or from an archive's folder in it (cifar-10-batches-bin, cifar-10-batches-py). Throws
+/// user_error if a file is missing or damaged.
 CifarData read_cifar(const std::filesystem::path& folder);
 
 /// The folder into which `tandem fetch dataset cifar10` puts the data: $TANDEM_CACHE, or
 /// $XDG_CACHE_HOME/tandem, or ~/.cache/tandem.
 std::filesystem::path cifar_cache_folder();
 
-/// `data_dir`, else the fetched data, else a generated set; the description says which.
+/// Reads `data_dir` if it is not empty, else the fetched data if there is any, else generates a
+/// set; the description says which.
 CifarData open_cifar(const std::string& data_dir);
 
-/// A set of that form that a net can learn: five shapes, each warm or cool, of any size and place
-/// on a noisy ground. The same bytes on every machine.
+/// Generates a set of this form that a net can learn: five shapes, each in a warm or a cool colour,
+/// of any size and position on a noisy background. It has the same bytes on every machine.
 CifarData generated_cifar(std::int64_t train = 10'000, std::int64_t test = 2'000);
 
 }  // namespace tandem

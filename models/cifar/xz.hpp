@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-/// The bytes to which `packed` unpacks. Throws user_error (`where`, `name`) if it is damaged, cut
-/// short, followed by something else, or larger than `limit_bytes` unpacked. Any thread.
+/// Returns the unpacked bytes of `packed`. Throws user_error (`where`, `name`) if it is damaged,
+/// cut short, followed by something else, or larger than `limit_bytes` unpacked. Any thread.
 std::string unpack_xz(std::string_view packed, std::string_view name, std::string_view where,
                       std::uint64_t limit_bytes);
 

@@ -11,15 +11,15 @@
 
 namespace tandem {
 
-/// Opens the checkpoint in `folder` as kind "tandem". Sizes, names and shapes are checked; the
-/// bytes are what verify_files() is for. Error (kUserInput) in one line with the file and what is
-/// wrong in it.
+/// Opens the checkpoint in `folder` as kind "tandem". Checks sizes, names and shapes;
+/// verify_files() checks the bytes. Throws an Error (kUserInput) of one line that names the file
+/// and its fault.
 ImportedCheckpoint open_tandem_checkpoint(const std::filesystem::path& folder);
 
-/// Writes the new checkpoint `folder`, which a run resumes; `texts` lie in it, too. Facts that a
-/// foreign checkpoint does not have (seed, data, batch) stay unknown. After a failure nothing of it
-/// is left. Returns a line for each value that was left out. Blocks; call it without a running
-/// loop.
+/// Writes a checkpoint from which a run can resume into the new folder `folder`, with `texts` in
+/// it. Facts that a foreign checkpoint does not have (seed, data, batch) stay unknown. A failure
+/// leaves nothing of it behind. Returns a line for each value that was left out. Blocks; call it
+/// without a running loop.
 std::vector<std::string> write_tandem(const ImportedCheckpoint& checkpoint,
                                       const std::filesystem::path& folder,
                                       std::vector<PlannedText> texts = {});

@@ -1,9 +1,9 @@
 // models/data/alpaca_tokens.hpp — converts instruction records into token ids, with a mask of those
 // that are learnt.
 //
-// Ids are those of the whole text, question and answer together. The part that kCompletion learns
-// begins where the ids of the question alone, with the special tokens before it, and those of the
-// whole first differ: at the answer's first token, or at a token that reaches from the question
+// A record's ids are the ids of its whole text, question and answer together. kCompletion learns
+// from the first position on at which they differ from the ids of the question alone (with the
+// special tokens before it): the answer's first token, or a token that reaches from the question
 // into the answer.
 #pragma once
 
@@ -20,13 +20,14 @@ namespace tandem {
 
 struct AlpacaTokenOptions {
   std::int64_t max_length = 2048;
-  LossOn loss_on = LossOn::kCompletion;  // the assistant's words are the answer, too
-  /// Stands behind each answer that is whole, once, whatever the tokenizer adds; nothing: texts end
-  /// as the tokenizer ends them, and keep its special tokens where they are cut.
+  LossOn loss_on = LossOn::kCompletion;  // kAssistant has the same meaning here
+  /// This token ends each complete answer, once, even if the tokenizer adds it, too. Without it
+  /// texts end as the tokenizer ends them, even if they are cut.
   std::optional<std::int32_t> end_token;
 };
 
-/// Throws user_error where the tokenizer's special tokens alone are longer than max_length.
+/// Tokenises the records on all CPUs of the process. Throws user_error if the tokenizer's special
+/// tokens alone are longer than max_length.
 std::shared_ptr<MemoryRecords> tokenise_alpaca(std::span<const AlpacaRecord> records,
                                                const Tokenizer& tokenizer,
                                                const AlpacaTokenOptions& options);

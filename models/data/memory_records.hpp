@@ -13,7 +13,7 @@ namespace tandem {
 
 class MemoryRecords : public TokenRecords {
  public:
-  /// Appends a record; `learnt` has an entry for each of the ids, of which there is at least one.
+  /// Appends a record of at least one id; `learnt` has one entry for each id.
   void add(std::span<const std::int32_t> ids, std::span<const std::uint8_t> learnt,
            bool was_cut = false);
 

@@ -17,31 +17,31 @@
 
 namespace tandem {
 
-/// As max_length: records stay whole.
+/// A max_length that leaves records whole.
 inline constexpr std::int64_t kUncutLength = std::int64_t{1} << 30;
 
 struct RecordOptions {
   std::int64_t max_length = 2048;
   double percentage = 100;         // of the records, from the first on
-  std::optional<LossOn> loss_on;   // nothing: what suits the data, or was asked of prepare
-  std::optional<bool> append_eos;  // nothing: yes, or what was asked of prepare
+  std::optional<LossOn> loss_on;   // absent: kCompletion, or prepare's choice
+  std::optional<bool> append_eos;  // absent: true, or prepare's choice
 };
 
 struct OpenedRecords {
   std::shared_ptr<const TokenRecords> tokens;
-  std::vector<AlpacaRecord> instructions;  // what the tokens were made of, where that was read
+  std::vector<AlpacaRecord> instructions;  // the tokens' source; empty: it was not read
   MaskSummary masks;
   LossOn loss_on = LossOn::kCompletion;
   bool has_prompts = true;
-  std::optional<std::int32_t> end_token;  // what ends an answer, if it is known
+  std::optional<std::int32_t> end_token;  // ends an answer; absent: not known
   std::string how;                        // "template alpaca, loss on completion"
   std::string note;                       // names members that are not used; empty: there are none
 };
 
-/// Opens a token file (.tokens) or instruction records (.json, .jsonl).
-/// `folder` holds the tokenizer. Throws user_error for what cannot be read, was made with another
-/// tokenizer or by other options, and for other formats, naming the command that prepares them.
-/// Masks are counted, not judged (check_masks()).
+/// Opens a token file (.tokens) or instruction records (.json, .jsonl). `folder` holds the
+/// tokenizer. Throws user_error if the file cannot be read, or was made with another tokenizer or
+/// other options; for another format the message names the command that prepares it. The masks are
+/// counted here; check_masks() judges them.
 OpenedRecords open_records(const std::filesystem::path& file, const std::filesystem::path& folder,
                            const Tokenizer& tokenizer, const RecordOptions& options);
 

@@ -1,9 +1,9 @@
 // models/data/packing.hpp — packs records side by side into rows; a row then counts as a record.
 //
-// A row of the sampler, of an epoch and of a checkpoint is a pack. Which records a pack has is a
-// pure function of (kind, room, seed, lengths): every rank and every resumed run finds it by
-// itself, and each epoch has the same packs, in another order. A document cannot see the others of
-// its row.
+// A row of the sampler, of an epoch and of a checkpoint is a pack. The records of a pack are a pure
+// function of (kind, room, seed, lengths), so every rank and every resumed run computes them by
+// itself. Each epoch has the same packs in another order. A document cannot see the others of its
+// row.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@
 
 namespace tandem {
 
-/// How records become rows: one each; whole ones, the best fit for what is left of a row; all of
-/// them as one stream, cut where a row is full.
+/// How records become rows. kOff: each record is a row. kBfd: whole records share a row, chosen by
+/// best fit. kWrapped: all records form one stream, which is cut where a row is full.
 enum class Packing : std::uint8_t { kOff, kBfd, kWrapped };
 
 template <>
@@ -40,17 +40,17 @@ struct PackPiece {
 
 class Packs {
  public:
-  /// Best-fit decreasing over the records that follow each other in a permutation by the seed,
-  /// 4096 at a time, longer ones than a row cut; or that permutation as one stream. `records` must
-  /// live as long as this. Not for Packing::kOff.
+  /// Permutes the records by the seed. kBfd then packs 4096 of them at a time by
+  /// best_fit_decreasing(), and cuts records that are longer than a row; kWrapped makes them one
+  /// stream. `records` must outlive this object. Not for Packing::kOff.
   Packs(const TokenRecords& records, const PackingOptions& options);
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(begins_.size()) - 1; }
-  /// Tokens of pack i, of the longest one, and of all.
+  /// These return the tokens of pack i, of the longest pack, and of all packs.
   [[nodiscard]] std::int64_t length(std::int64_t i) const;
   [[nodiscard]] std::int64_t longest() const { return longest_; }
   [[nodiscard]] std::int64_t tokens() const { return tokens_; }
-  /// Records that go on in another row.
+  /// Returns the number of records that continue in another row.
   [[nodiscard]] std::int64_t divided() const { return divided_; }
   [[nodiscard]] std::vector<PackPiece> pieces(std::int64_t i) const;
   /// The hash of the records in every pack.
@@ -69,7 +69,7 @@ class Packs {
 
   void fit(std::int64_t window);
   void wrap();
-  /// Tokens of a record that are in rows.
+  /// Returns the number of a record's tokens that are in rows.
   [[nodiscard]] std::int64_t kept(std::int64_t record) const;
 
   const TokenRecords* records_;
@@ -81,8 +81,9 @@ class Packs {
   std::int64_t divided_ = 0;
 };
 
-/// Packs of items of these lengths, each at most `room`: the longest one first, each into the
-/// fullest pack that has room for it, among such into the oldest one. Items in that order.
+/// Packs items of these lengths, each at most `room`: takes the longest item first, and puts each
+/// into the fullest pack that has room for it (of equally full packs, the oldest). Returns the
+/// items of each pack in that order.
 [[nodiscard]] std::vector<std::vector<std::int32_t>> best_fit_decreasing(
     const std::vector<std::int64_t>& lengths, std::int64_t room);
 

@@ -1,7 +1,7 @@
 // models/data/record_members.hpp — classifies the members of an instruction record: used, harmless,
 // or refused because they would change the text.
 //
-// The same lists as tools/prepare/members.py has; a test compares them. Any thread.
+// tools/prepare/members.py has the same lists; a test compares them. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ namespace tandem {
 
 enum class RecordMember : std::uint8_t {
   kUsed,
-  kHarmless,   // it describes the record, or says what is so without it
-  kRefused,    // it would change what is learnt
-  kBadAnswer,  // it says that the answer is none to learn
+  kHarmless,   // describes the record, or repeats what is so anyway
+  kRefused,    // would change what is learnt
+  kBadAnswer,  // says that the answer must not be learnt
   kUnknown
 };
 
-/// With its value: one that is empty, null or a weight of 1 is harmless.
+/// Returns the class of a member with this value; an empty value, null, or a weight of 1 is
+/// harmless.
 [[nodiscard]] RecordMember meaning_of(std::string_view member, const JsonValue& value);
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
 // models/data/subset_records.hpp — a subset of records, and the division of records into training
 // and held-out ones.
 //
-// A record's own tokens decide whether it is held out, so a record stays where it is
-// whatever is added, taken away or put into another order around it, and copies of it go with it.
+// A record's own tokens decide whether it is held out, so a record stays in its part when others
+// are added, removed or reordered, and its copies are in the same part.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class SubsetRecords : public TokenRecords {
     return records_->length(index(i));
   }
   [[nodiscard]] std::int64_t longest() const override { return longest_; }
-  /// The cut ones of all records.
+  /// Returns the number of cut records in all of `records`.
   [[nodiscard]] std::int64_t cut_records() const override { return records_->cut_records(); }
   [[nodiscard]] std::string fingerprint() const override;
   void read(std::int64_t i, std::vector<std::int32_t>& ids,
@@ -45,8 +45,8 @@ class SubsetRecords : public TokenRecords {
   std::int64_t longest_ = 0;
 };
 
-/// The records that are learnt, and about `held_out_share` of the records, held out. Throws
-/// user_error where one of them would be empty.
+/// Returns the records to learn, and the held-out ones, about `held_out_share` of all. Throws
+/// user_error if one of the two parts would be empty.
 std::pair<std::shared_ptr<const TokenRecords>, std::shared_ptr<const TokenRecords>> split_records(
     const std::shared_ptr<const TokenRecords>& records, double held_out_share);
 

@@ -1,8 +1,9 @@
 // models/data/token_cache.hpp — tokens of large data, kept as a token file between runs: one
 // process of a host makes it while the others wait, and every later start maps it.
 //
-// Invariant: a cached file's name is a hash of everything that its content follows from, and it is
-// used where its own hash is right. Where the cache cannot be used a run goes on without it.
+// Invariant: a cached file's name has a hash of everything that decides its content, and the file
+// is used only if its content has the hash in its header. If the cache cannot be used, a run goes
+// on without it.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +25,14 @@ struct CachedTokens {
   std::shared_ptr<const TokenRecords> tokens;
   MaskSummary masks;
   std::filesystem::path file;  // empty: the cache could not be used
-  std::string lost;            // why, in a line
+  std::string lost;            // why it could not be used, in a line
 };
 
 /// $TANDEM_CACHE/tokens, by default ~/.cache/tandem/tokens.
 std::filesystem::path token_cache_folder();
 
-/// The tokens of `data` under `options`, which together with the contents of the file and of the
-/// tokenizer in `folder` say what they are: from the cache, or by make(), whose errors go up.
+/// Returns the tokens of `data`: from the cache, or else from make(), whose errors are passed on.
+/// `options`, the contents of `data` and the tokenizer in `folder` must decide the tokens.
 CachedTokens cached_tokens(const std::filesystem::path& data, const std::filesystem::path& folder,
                            const Tokenizer& tokenizer,
                            const std::map<std::string, std::string>& options,

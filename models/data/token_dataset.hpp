@@ -1,9 +1,9 @@
 // models/data/token_dataset.hpp — token records as micro-batches, padded per micro-batch: a record
 // in each row, or a pack of them (models/data/packing.hpp).
 //
-// Padding lies to the right of a causal model's tokens, so none of them attends to it, and it is
-// masked out of the labels: a micro-batch is only as long as its longest record, with the same loss
-// as rows padded to the longest of all.
+// Padding lies to the right of a causal model's tokens, so no token attends to it, and labels leave
+// it out. So a micro-batch is only as long as its longest record, and its loss is the same as with
+// rows padded to the longest record of all.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace tandem {
 
-/// The token that fills rows up: the tokenizer's pad token, else its end token. Error if it has
-/// neither.
+/// Returns the token that pads rows: the tokenizer's pad token, else its end token. Throws
+/// user_error if the tokenizer has neither.
 std::int32_t padding_id(const Tokenizer& tokenizer);
 
 class TokenDataset : public Dataset {
@@ -28,7 +28,7 @@ class TokenDataset : public Dataset {
   TokenDataset(std::shared_ptr<const TokenRecords> records, std::int32_t pad_id,
                const PackingOptions& packing = {});
 
-  /// Rows: records, or packs of them.
+  /// Returns the number of rows: records, or packs of them.
   [[nodiscard]] std::int64_t size() const override {
     return packs_ ? packs_->size() : records_->size();
   }
@@ -37,11 +37,11 @@ class TokenDataset : public Dataset {
   }
   [[nodiscard]] bool packed() const override { return packs_.has_value(); }
   [[nodiscard]] std::string fingerprint() const override;
-  /// Nothing without packing.
+  /// Returns the packs; nullopt without packing.
   [[nodiscard]] const std::optional<Packs>& packs() const { return packs_; }
   /// inputs [B, T], T the longest of the B rows, padded on the right; labels are the inputs where a
-  /// token is learnt and kIgnoredLabel elsewhere. Packs also have positions: each piece is a
-  /// document, whose first token is not learnt, and so is the padding.
+  /// token is learnt and kIgnoredLabel elsewhere. A batch of packs also has positions: each piece
+  /// is a document, whose first token is not learnt, and the padding is one, too.
   [[nodiscard]] HostBatch collate(std::span<const std::int64_t> indices) const override;
   [[nodiscard]] std::int64_t labels(std::span<const std::int64_t> indices) const override;
 

@@ -3,8 +3,8 @@
 //
 // The file is not trusted. Opening checks its header and both ends of its offsets; everything about
 // a record is checked when that record is read.
-// Invariant: no number of the file is used before it was checked, and no id that is given reaches
-// the vocabulary that the file names.
+// Invariant: no number of the file is used before it was checked, and every id that read() returns
+// lies in the vocabulary that the file names.
 #pragma once
 
 #include <atomic>
@@ -31,31 +31,32 @@ struct TokenFileOptions {
 
 class TokenFile : public TokenRecords {
  public:
-  /// Throws user_error for what is no token file, or one whose parts do not fit together. Where
-  /// records are longer than max_length, all lengths are read to count them.
+  /// Throws user_error if the file is no token file, or if its parts do not fit together. Reads the
+  /// lengths of the kept records if any record is left out or cut here.
   explicit TokenFile(const std::filesystem::path& path, const TokenFileOptions& options = {});
 
   [[nodiscard]] std::int64_t size() const override { return records_; }
   [[nodiscard]] std::int64_t length(std::int64_t i) const override;
   [[nodiscard]] std::int64_t longest() const override { return longest_; }
   [[nodiscard]] std::int64_t cut_records() const override { return cut_records_; }
-  /// The hash of the content's hash in the header, the records that are kept and the cut.
+  /// Returns a hash of the content's hash in the header, the number of kept records and their
+  /// greatest length; for a whole file of the token cache, the fingerprint in its header.
   [[nodiscard]] std::string fingerprint() const override;
-  /// Throws user_error for a record that the file does not hold as its header says.
+  /// Throws user_error if the record does not agree with the header.
   void read(std::int64_t i, std::vector<std::int32_t>& ids,
             std::vector<std::uint8_t>& learnt) const override;
 
-  /// As summarise() counts it, without reading what is not cut here: from the header, corrected by
-  /// the records that are longer than max_length.
+  /// Returns the counts of summarise(). If no record is left out, they come from the header, and
+  /// only records that are cut here are read to correct them.
   [[nodiscard]] MaskSummary summary(std::optional<std::int32_t> start_token) const;
-  /// Whether a record has a part that is no answer.
+  /// Returns whether any record has a part that is no answer.
   [[nodiscard]] bool has_prompts() const { return count_of("prompts") > 0; }
-  /// A word of the header by its name; empty: it is not there.
+  /// Returns the header's word of this name; empty if it has none.
   [[nodiscard]] std::string_view word(const std::string& name) const;
 
   /// Throws user_error unless the file was made with the tokenizer of this folder.
   void require_tokenizer(const std::filesystem::path& folder) const;
-  /// Reads everything; throws user_error where the content is not what was written.
+  /// Reads the whole file; throws user_error if its content is not what was written.
   void verify() const;
 
  private:
@@ -68,7 +69,7 @@ class TokenFile : public TokenRecords {
   [[nodiscard]] const TensorInfo& tensor(std::string_view name, std::int64_t elements) const;
   void open_tensors();
   void cut(const TokenFileOptions& options);
-  /// The bounds of record i as the file has it, before any cut.
+  /// Returns the bounds of record i in the file, before any cut.
   [[nodiscard]] Bounds bounds(std::int64_t i) const;
   [[nodiscard]] std::int64_t offset(std::int64_t i) const;
   void read_first(std::int64_t i, const Bounds& bounds, std::vector<std::int32_t>& ids,
@@ -92,10 +93,10 @@ class TokenFile : public TokenRecords {
   std::int64_t records_ = 0;
   std::int64_t longest_ = 0;
   std::int64_t cut_records_ = 0;
-  std::vector<std::int64_t> long_records_;  // those that are cut here
+  std::vector<std::int64_t> long_records_;  // the records that are cut here
 };
 
-/// The mark that tells a tokenizer from another: the hash of the folder's tokenizer.json.
+/// Returns the hash of the folder's tokenizer.json, by which tokenizers are told apart.
 std::string tokenizer_fingerprint(const std::filesystem::path& folder);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// models/data/token_file_writer.hpp — records of this program as a token file (docs/prepare.md),
-// the form that `tandem prepare` writes.
+// models/data/token_file_writer.hpp — writes records as a token file (docs/prepare.md), in the form
+// of `tandem prepare`.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace tandem {
 
-/// Writes the file as a whole or not at all. `words`: of the header, beside the counts, which are
-/// `masks`. Throws Error where the folder or the disk does not take it.
+/// Writes the file, complete or not at all. `words`: the header's words beside the counts, which
+/// come from `masks`. Throws Error if the folder or the disk does not take the file.
 void write_token_file(const std::filesystem::path& path, const MemoryRecords& records,
                       const MaskSummary& masks, std::int64_t vocab_size,
                       std::map<std::string, std::string> words);

@@ -1,7 +1,7 @@
 // models/data/token_records.hpp — the interface of records of token ids, with a mask of learnt
 // tokens: every reader of training texts implements it, and training uses nothing else.
 //
-// Invariant: a record has at least one token, and its mask as many entries as it has tokens.
+// Invariant: a record has at least one token, and its mask has one entry for each token.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-/// The tokens that are labels: all; the assistant's; those behind the prompt.
+/// The tokens that are labels: all tokens, the assistant's, or the tokens behind the prompt.
 enum class LossOn : std::uint8_t { kAll, kAssistant, kCompletion };
 
 template <>
@@ -29,12 +29,14 @@ class TokenRecords {
   [[nodiscard]] virtual std::int64_t length(std::int64_t i) const = 0;
   /// Tokens of the longest record.
   [[nodiscard]] virtual std::int64_t longest() const = 0;
-  /// How many of them were longer, and cut at the longest length that was asked for.
+  /// Returns the number of records that were cut, because they were longer than the caller asked
+  /// for.
   [[nodiscard]] virtual std::int64_t cut_records() const = 0;
   /// The hash of the ids and the masks of all records (Dataset::fingerprint()).
   [[nodiscard]] virtual std::string fingerprint() const = 0;
-  /// Replaces `ids` and `learnt` by record i's. learnt[k] = 1: token k is a label, so the model
-  /// learns to say it after the tokens before it; 0: it is only read. Any thread, several at once.
+  /// Replaces `ids` and `learnt` by record i's. learnt[k] is 1 if token k is a label, which the
+  /// model learns to predict from the tokens before it; it is 0 if the token is input only. Any
+  /// thread, several at once.
   virtual void read(std::int64_t i, std::vector<std::int32_t>& ids,
                     std::vector<std::uint8_t>& learnt) const = 0;
 };

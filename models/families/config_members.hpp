@@ -1,8 +1,8 @@
-// models/families/config_members.hpp — the known members of a config.json and their effects: one
-// list for each family, by which files are completed, checked and documented (docs/model_keys.md).
+// models/families/config_members.hpp — the known members of a config.json and their effects: each
+// family has one list, which completes, checks and documents its files (docs/model_keys.md).
 //
-// Invariant: what Transformers obeys for a family is in its list. A member that no list has changes
-// nothing in Transformers either, and is named in a note.
+// Invariant: a family's list has every member that Transformers obeys for the family. A member in
+// no list changes nothing in Transformers either; a note names it.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace tandem {
 struct Family;
 
 enum class MemberUse : std::uint8_t {
-  kUsed,      // `value`: what Transformers takes where it is absent; empty: it follows from others
+  kUsed,      // `value`: Transformers' default; empty: other members decide it
   kAlias,     // another name of the member `value`
   kFixed,     // changes the result: refused unless it is `value` or null
   kHarmless,  // changes nothing that is computed here
@@ -28,7 +28,7 @@ enum class MemberUse : std::uint8_t {
 struct ConfigMember {
   std::string_view key;
   MemberUse use;
-  std::string_view value = {};  // JSON; of an alias a key
+  std::string_view value = {};  // JSON; for an alias the other key
 };
 
 constexpr ConfigMember used(std::string_view key, std::string_view otherwise = {}) {
@@ -42,8 +42,8 @@ constexpr ConfigMember fixed(std::string_view key, std::string_view at) {
 }
 constexpr ConfigMember harmless(std::string_view key) { return {key, MemberUse::kHarmless}; }
 
-/// One list out of what families share and what is a family's own, which comes first: of two
-/// entries for a key the first one counts.
+/// Joins a family's own members, which come first, and the shared ones. The first entry for a key
+/// counts.
 template <std::size_t kShared, std::size_t kOwn>
 constexpr std::array<ConfigMember, kShared + kOwn> joined(
     const std::array<ConfigMember, kShared>& shared, const std::array<ConfigMember, kOwn>& own) {
@@ -57,13 +57,13 @@ constexpr std::array<ConfigMember, kShared + kOwn> joined(
 /// The members that every family has.
 std::span<const ConfigMember> common_members();
 
-/// `json` with the values that Transformers takes for what is absent, or null without a meaning.
-/// Adds to `notes` the sizes that were left out and the members that nothing reads. Throws
-/// user_error for a member that asks for another way of computing. `json` must be an object.
+/// Returns `json`, an object, with Transformers' default for each member that is absent, or null if
+/// null means nothing there. Adds notes on sizes that were left out and on members in no list.
+/// Throws user_error for a member that asks for a computation which the models here do not have.
 std::string completed_config(std::string_view json, std::string_view file, const Family& family,
                              std::vector<std::string>& notes);
 
-/// docs/model_keys.md, of the families given.
+/// Returns the text of docs/model_keys.md for these families.
 std::string model_keys_page(std::span<const Family* const> families);
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
 // models/families/family.hpp — the description of a model family, and the list of families.
 //
-// A family is one file here that defines its Family, and its line in TANDEM_FAMILIES.
+// A family consists of one file in this folder, which defines its Family, and of one line in
+// TANDEM_FAMILIES.
 #pragma once
 
 #include <array>
@@ -20,38 +21,39 @@ struct LeafName {
   LeafModule leaf;
 };
 
-/// Another spelling of names of tensors: `other` in the place of `part`.
+/// Another spelling of tensors' names: `other` stands in the place of `part`.
 struct OtherSpelling {
   std::string_view part;
   std::string_view other;
 };
 
-/// Rotary frequencies, which are computed here.
+/// Rotary frequencies: they are computed here and not read.
 inline constexpr std::array<std::string_view, 1> kFrequencies = {".rotary_emb.inv_freq"};
 
 struct Family {
   std::string_view model_type;  // as config.json has it
   /// Reads the sizes and features of a config.json; read_common_fields() reads the rest. Throws
-  /// user_error for what the models here do not compute.
+  /// user_error for a feature that the models here do not compute.
   void (*read_config)(const JsonValue& root, HfConfig& config);
   DecoderSpec (*describe)(const HfConfig& config);
   std::span<const LeafName> leaves = {};  // of mixtures of experts
-  double fresh_norm = 1;                  // what the weights of its RMS norms begin with
-  /// The model_type of models that hold one of the family beside other parts (eyes, ears), its
-  /// config as their text_config and its tensors behind `part_prefix`; the others' tensors begin
-  /// with `other_parts`. Only the text model is read, and saved as what it is.
+  double fresh_norm = 1;                  // fresh weights of its RMS norms
+  /// The model_type of larger models, which hold a model of the family beside parts for images or
+  /// sound. Its config is their text_config, and its tensors' names begin with `part_prefix`; names
+  /// of the other parts' tensors begin with one of `other_parts`. Only the text model is read, and
+  /// it is saved as a model of the family.
   std::string_view whole_type = {};
   std::string_view part_prefix = {};
   std::span<const std::string_view> other_parts = {};
   /// Members that such a text_config may leave out, as JSON without braces.
   std::string_view part_defaults = {};
-  /// Checkpoints may leave this out at the beginning of a tensor's name: those of the model without
-  /// its head do.
+  /// Checkpoints may leave out this beginning of a tensor's name, as checkpoints of the model
+  /// without its head do.
   std::string_view optional_prefix = "model.";
   std::span<const OtherSpelling> spellings = {};
   /// The members of config.json beside those that every family has.
   std::span<const ConfigMember> members = {};
-  /// How names of tensors end that checkpoints carry although they are no parameters.
+  /// Endings of the names of tensors that checkpoints have although they are no parameters.
   std::span<const std::string_view> extras = kFrequencies;
 };
 

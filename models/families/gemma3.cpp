@@ -1,6 +1,6 @@
-// Gemma 3, its text model: norms around one on both sides of attention and MLP, norms of q and k,
-// scaled embeddings, a tanh-GELU gate, and windows in most layers, whose rotary positions are their
-// own.
+// The text model of Gemma 3: norms around one on both sides of attention and MLP, norms of q and k,
+// scaled embeddings, a tanh-GELU gate, and windows in most layers, which have rotary positions of
+// their own.
 #include <cmath>
 #include <memory>
 

@@ -21,51 +21,54 @@ inline constexpr std::array kLlamaMembers = {used("num_key_value_heads"),
                                              used("rope_parameters"),
                                              used("partial_rotary_factor"),
                                              used("original_max_position_embeddings")};
-/// The same of families with experts.
+/// Further shared members of families with experts.
 inline constexpr std::array kExpertMembers = {also("num_experts", "num_local_experts"),
                                               used("router_aux_loss_coef", "0.001"),
                                               used("output_router_logits", "false")};
 
-/// The values of what a config.json of the family may leave out and its list of members does not
-/// say, because they depend on other members.
+/// Values of members that a config.json may leave out, and that a family's list cannot give because
+/// they depend on other members.
 struct LlamaDefaults {
   std::optional<std::int64_t> pad_token_id = std::nullopt;
   RopeDefaults rope = {};
   bool tied = false;
 };
 
-/// Sizes, activation, rotary positions, dropout of attention. Biases and windows are the family's.
+/// Reads sizes, activation, rotary positions and attention's dropout. Each family reads biases and
+/// windows itself.
 void read_llama_like(const JsonValue& root, const LlamaDefaults& defaults, HfConfig& config);
-/// The same without activation and rotary positions, which some families spell otherwise.
+/// The same without activation and rotary positions, which some families spell differently.
 void read_llama_sizes(const JsonValue& root, const LlamaDefaults& defaults, HfConfig& config);
-/// `attention_bias`, of all four projections.
+/// Reads `attention_bias`, which holds for all four projections.
 void read_attention_bias(const JsonValue& root, bool otherwise, HfConfig& config);
 
-/// The keys that a position sees by `sliding_window`; 0 where that is null.
+/// Returns `sliding_window`, the number of keys that a position sees; 0 if it is null.
 std::int64_t window_width(const JsonValue& root);
-/// The width as Qwen has it: 0 unless use_sliding_window.
+/// Returns the width by Qwen's rule: 0 unless use_sliding_window is true.
 std::int64_t flagged_window_width(const JsonValue& root);
-/// layer_types as windows; false where the file has none. Only full attention where `width` is 0.
+/// Reads layer_types as windows; returns false if the file has none. Throws user_error for a layer
+/// with a window if `width` is 0.
 bool read_layer_types(const JsonValue& root, std::int64_t width, HfConfig& config);
-/// As layer_types says, or else a window in the layers from max_window_layers on.
+/// Reads windows from layer_types, or else gives one to the layers from max_window_layers on.
 void read_late_windows(const JsonValue& root, HfConfig& config);
 
-/// Number of experts, how many each token has, and the routers' own loss.
+/// Reads the number of experts, the experts of a token, and the routers' own loss.
 void read_experts(const JsonValue& root, HfConfig& config);
 
-/// "model.layers.3.self_attn." and the like.
+/// Returns "model.layers.3.self_attn." and the like.
 std::string layer_name(std::int64_t layer, std::string_view part);
-/// Names of a layer without norms of q and k, without its MLP.
+/// Returns the names of a layer, without norms of q and k and without the MLP.
 LayerNames llama_attention_names(std::int64_t layer, const HfConfig& config);
 /// The same with norms of q and k.
 LayerNames qwen3_attention_names(std::int64_t layer, const HfConfig& config);
 /// Adds the names of a gated MLP.
 LayerNames with_mlp(LayerNames names, std::int64_t layer, const HfConfig& config);
 
-/// The decoder around such layers, with experts where the config has some; `names` of each layer.
+/// Returns the decoder of such layers, with experts if the config has some; `names` returns the
+/// names of one layer.
 DecoderSpec llama_decoder(const HfConfig& config,
                           LayerNames (*names)(std::int64_t layer, const HfConfig& config));
-/// With the names of Llama itself.
+/// The same with the names of Llama itself.
 DecoderSpec describe_llama(const HfConfig& config);
 
 }  // namespace tandem

@@ -25,25 +25,28 @@ struct ListedParam {
   std::int64_t numel = 0;
 };
 
-/// Whether it may be the name of a tensor: UTF-8 without control characters.
+/// Returns whether `name` may be a tensor's: UTF-8 without control characters, not empty and not
+/// long.
 bool is_tensor_name(std::string_view name);
-/// Whether DeepSpeed itself puts this key into a model file; the rest is the caller's.
+/// Returns whether DeepSpeed itself puts this key into a model file; all other keys are client
+/// state.
 bool is_deepspeed_key(std::string_view key);
-/// The member of a dict, or the file's error.
+/// Returns the member of a dict; throws the file's error if it is missing.
 const PickleValue& member_of(const TorchFile& file, const PickleValue& dict, std::string_view key);
-/// An integer member; `otherwise` where it is missing or None.
+/// Returns an integer member; `otherwise` if it is missing or None. Throws the file's error if it
+/// is no integer.
 std::int64_t integer_of(const TorchFile& file, const PickleValue& dict, std::string_view key,
                         std::int64_t otherwise);
-/// A number, or the one of a tensor with one element; nothing if it is something else.
+/// Returns a number, or the element of a tensor with one element; nullopt for any other value.
 std::optional<double> number_of(const TorchFile& file, const PickleValue* value);
-/// The same as a count of steps.
+/// The same for a count of steps; nullopt also if it cannot be one.
 std::optional<std::int64_t> count_of(const TorchFile& file, const PickleValue* value);
 
-/// The groups of `param_shapes` in a model file, in the order of the flat groups; empty where it is
-/// None, as at stage 0.
+/// Returns the groups of `param_shapes` in a model file, in the order of the flat groups; empty if
+/// it is missing or None, as at stage 0.
 std::vector<std::vector<ListedParam>> read_param_shapes(const TorchFile& model);
 
-/// The names in the module that are no parameters; valid while the file lives.
+/// Returns the names of the module's buffers; valid while the file lives.
 std::set<std::string_view> buffer_names_of(const TorchFile& model);
 
 ImportedTensor::ReadF32 reader_of(std::shared_ptr<const TorchFile> file, const TorchTensor& tensor);
@@ -55,21 +58,23 @@ class CheckpointBuilder {
   [[nodiscard]] ImportedCheckpoint& checkpoint() noexcept { return checkpoint_; }
   [[nodiscard]] bool has(std::string_view name) const;
 
-  /// Error of `file` if the name is none, or there already.
+  /// Adds a tensor. Throws the error of `file` if the name is not valid or was added before.
   void add(ImportedTensor tensor, const TorchFile& file);
-  /// A tensor as the file holds it, without optimizer state.
+  /// Adds a tensor as the file holds it, without optimizer state.
   void add_stored(const PickleValue& name, const std::shared_ptr<const TorchFile>& file,
                   const TorchTensor& tensor, bool frozen, bool buffer);
 
-  /// Another name of a tensor that is there.
+  /// Adds `alias` as another name of the tensor `name`.
   void tie(const std::string& alias, const std::string& name);
 
-  /// Steps, schedule, configuration and the caller's keys out of a model file.
+  /// Reads steps, schedule, configuration and client state from a model file.
   void read_common(const TorchFile& model);
-  /// The scaler that DeepSpeed pickles with its ZeRO optimizers; nothing where it scales by 1.
+  /// Reads the scaler that DeepSpeed pickles with its ZeRO optimizers; a constant scale of 1 counts
+  /// as none.
   void read_scaler(const TorchFile& file, const PickleValue* scaler);
-  /// Buffers, frozen parameters and tied names out of the model files of all ranks (one below stage
-  /// 3), after the trained parameters; and the module's order for all of them.
+  /// Adds buffers, frozen parameters and tied names from the model files of all ranks (one file
+  /// below stage 3), and puts all tensors into the module's order. Call it after the trained
+  /// parameters were added.
   void finish_module(const TorchFiles& models, int stage);
 
   [[nodiscard]] ImportedCheckpoint take() && { return std::move(checkpoint_); }

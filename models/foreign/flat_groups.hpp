@@ -11,10 +11,12 @@
 
 namespace tandem {
 
-/// Elements of a parameter on each of W ranks at stage 3: ceil(numel / W), the end padded.
+/// Returns the elements of a parameter on each of W ranks at stage 3: ceil(numel / W), with padding
+/// at the end.
 std::int64_t part_of(std::int64_t numel, std::size_t ranks);
 
-/// One array per rank, each of them one tensor or several behind each other (stage 3's sub-groups).
+/// One array per rank, each of which is one tensor or several behind each other (stage 3's
+/// sub-groups).
 class FlatGroup {
  public:
   class Rank {
@@ -35,17 +37,19 @@ class FlatGroup {
 
   Rank& add_rank() { return ranks_.emplace_back(); }
   [[nodiscard]] const std::vector<Rank>& ranks() const noexcept { return ranks_; }
-  /// Error of `file` unless every rank has `numel` elements.
+  /// Throws the error of `file` unless every rank has `numel` elements.
   void require(std::int64_t numel, const TorchFile& file, std::string_view what) const;
 
  private:
   std::vector<Rank> ranks_;
 };
 
-/// A parameter of which rank r has elements [r * part, (r + 1) * part), at `offset` of its array.
+/// Returns a reader of a parameter whose elements [r * part, (r + 1) * part) lie at `offset` of
+/// rank r's array.
 ImportedTensor::ReadF32 partitioned_reader(std::shared_ptr<const FlatGroup> group,
                                            std::int64_t offset, std::int64_t part);
-/// A parameter at `offset` of all ranks' arrays behind each other, each of `part` elements.
+/// Returns a reader of a parameter at `offset` of the ranks' arrays behind each other, each of
+/// `part` elements.
 ImportedTensor::ReadF32 concatenated_reader(std::shared_ptr<const FlatGroup> group,
                                             std::int64_t offset, std::int64_t part);
 

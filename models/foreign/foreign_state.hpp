@@ -7,8 +7,8 @@
 
 namespace tandem {
 
-/// Matches the checkpoint's tensors with the model's parameters by name. Throws user_error where
-/// one is missing or has another shape. The state keeps the files open.
+/// Matches the checkpoint's tensors with the model's parameters by name. Throws user_error if a
+/// parameter is missing or has another shape. The state keeps the files open.
 ForeignState foreign_state(ImportedCheckpoint checkpoint, const Model& model);
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
-// models/foreign/imported_checkpoint.hpp — checkpoints of other programs: what DeepSpeed saves at
-// any ZeRO stage and on any number of ranks, its universal form, and pytorch_model.bin.
+// models/foreign/imported_checkpoint.hpp — checkpoints of other programs: DeepSpeed's of any ZeRO
+// stage and any number of ranks, its universal form, and pytorch_model.bin.
 //
-// Everything is read in pieces out of mapped files, whatever the size of the model; the pickles in
-// them go through the restricted reader (models/io/pickle.hpp), so nothing is executed.
+// Tensors are read in pieces from mapped files, so a model may be larger than memory. The files'
+// pickles go through the restricted reader (models/io/pickle.hpp), so nothing is executed.
 #pragma once
 
 #include <array>
@@ -21,15 +21,15 @@
 
 namespace tandem {
 
-/// One tensor of a foreign checkpoint. The functions take elements [begin, end), row-major, of the
-/// whole tensor; any thread, several at once; Error if the file was changed meanwhile. They keep
-/// the files open.
+/// One tensor of a foreign checkpoint. Its functions read elements [begin, end), row-major, of the
+/// whole tensor, on any thread and several at once. They keep the files open, and throw Error if a
+/// file was changed meanwhile.
 struct ImportedTensor {
   using ReadF32 = std::function<void(std::int64_t begin, std::int64_t end, float* out)>;
 
   std::string name;
   std::vector<std::int64_t> shape;
-  TensorType type = TensorType::kF32;  // of what `master` reads
+  TensorType type = TensorType::kF32;  // of the values that `master` reads
   bool frozen = false;                 // not trained: no optimizer state
   bool buffer = false;                 // frozen, and no parameter of the module
   ReadF32 master;
@@ -47,29 +47,31 @@ struct ImportedCheckpoint {
   std::map<std::string, std::string> tied;  // other name -> name in `tensors`
   std::int64_t global_steps = 0;
   std::int64_t skipped_steps = 0;
-  std::int64_t optimizer_steps = 0;  // Adam's `step`; one more than taken at stage 0 in 16 bits
+  std::int64_t optimizer_steps = 0;  // Adam's `step`; at stage 0 in 16 bits one more than taken
   std::int64_t global_samples = 0;
-  std::optional<LossScaleState> scaler;       // where the loss was scaled
+  std::optional<LossScaleState> scaler;       // absent: the loss was not scaled
   std::optional<std::int64_t> schedule_step;  // last_batch_iteration of the scheduler
   int zero_stage = -1;
   int world_size = 0;
   std::string ds_version;
   std::string ds_config_json;
-  /// The caller's keys, which DeepSpeed merges into its own, as one JSON object.
+  /// The client state, whose keys DeepSpeed mixes with its own, as one JSON object.
   std::string client_state_json;
   std::vector<std::string> notes;  // one line each: what was left out, and why
 
   [[nodiscard]] const ImportedTensor* find(std::string_view name) const noexcept;
 };
 
-/// Whether the path looks like one of these: a save folder of DeepSpeed with `latest` or
-/// `latest_universal`, a tag's folder in it, a folder with pytorch_model.bin (or its index) and no
-/// safetensors, or one file of torch.save.
+/// Returns whether the path looks like a checkpoint of these kinds: a save folder of DeepSpeed with
+/// `latest` or `latest_universal`, a tag's folder in it, a folder with pytorch_model.bin (or its
+/// index) and no safetensors, or one file of torch.save. It is also true for DeepSpeed's tags
+/// without `latest`, and for a sharded checkpoint of torch: opening them throws an error that says
+/// what to do.
 bool is_foreign_checkpoint(const std::filesystem::path& path);
 
-/// Opens it; reads the pickles, and no tensor. Error (kUserInput) in one line with the file and
-/// what is wrong in it: damaged, incomplete, refused, or of a kind that is not read (tensor or
-/// pipeline parallelism, experts).
+/// Opens a checkpoint: reads the pickles, but no tensor. Throws an Error (kUserInput) of one line
+/// that names the file and its fault: it is damaged, incomplete, refused, or of a kind that is not
+/// read (tensor or pipeline parallelism, experts).
 ImportedCheckpoint open_foreign_checkpoint(const std::filesystem::path& path);
 
 /// Writes DeepSpeed's universal checkpoint (version 0.4, with full shapes, which its stages 0 to 3
@@ -77,7 +79,7 @@ ImportedCheckpoint open_foreign_checkpoint(const std::filesystem::path& path);
 void write_universal(const ImportedCheckpoint& checkpoint, const std::filesystem::path& folder);
 
 /// Writes model.safetensors, or shards with an index, into `folder`. Floats become `type`, or keep
-/// theirs without one; everything else stays as it is.
+/// their type if it is absent; other tensors stay as they are.
 void write_hugging_face(const ImportedCheckpoint& checkpoint, const std::filesystem::path& folder,
                         std::optional<TensorType> type);
 

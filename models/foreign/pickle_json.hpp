@@ -8,11 +8,12 @@
 
 namespace tandem {
 
-/// The value as JSON: None, booleans, numbers, texts, lists, tuples, and dicts with texts as keys.
-/// Nothing if it is or holds something else, or is too large for a note beside weights.
+/// Returns the value as JSON: None, booleans, numbers, texts, lists, tuples, and dicts with texts
+/// as keys. Returns nullopt if it is or holds anything else, or is too large for a note beside
+/// weights.
 std::optional<std::string> json_of(const PickleValue& value);
 
-/// A text that JSON and file names can hold: UTF-8.
+/// Returns whether the value is a text in UTF-8, which JSON and file names can hold.
 bool is_plain_text(const PickleValue& value);
 
 }  // namespace tandem

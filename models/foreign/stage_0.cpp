@@ -1,7 +1,7 @@
-// Stage 0: the optimizer knows its parameters by number, group after group, and no file says which
-// names these are. The module lists the names in its own order, and each group keeps that order; so
-// the module's list is dealt out to the groups, by shapes, and by values where there are fp32
-// copies. Where more than one way fits, the moments are left out rather than guessed.
+// Reads stage 0. The optimizer numbers its parameters group after group, and no file gives their
+// names. The module lists the names in its own order, and each group keeps that order. So the names
+// are assigned to the groups by shapes, and by values if there are fp32 copies. If several
+// assignments fit, the moments are left out and not guessed.
 #include <algorithm>
 #include <map>
 #include <numeric>

@@ -1,9 +1,9 @@
 // models/foreign/torch_file.hpp — a file of torch.save, zip or the older form, read without torch:
-// its values through the restricted pickle reader, its tensors' elements out of the mapped file.
+// the restricted pickle reader reads its values, and tensors' elements come from the mapped file.
 //
 // Invariant: after open() every tensor's storage lies in the file with exactly the size that its
-// tensors need. A storage's checksum is compared before its first element is handed out, where the
-// file has one.
+// tensors need. If the file has a checksum of a storage, it is compared before the storage's first
+// element is read.
 #pragma once
 
 #include <cstddef>
@@ -24,23 +24,24 @@ namespace tandem {
 
 class TorchFile {
  public:
-  /// Error (kUserInput): the file is no such file, damaged, or its pickle holds what is not read.
+  /// Throws Error (kUserInput) if the file is not of torch.save, is damaged, or if its pickle holds
+  /// an object that is not read.
   static std::shared_ptr<const TorchFile> open(const std::filesystem::path& path);
 
   TorchFile(const TorchFile&) = delete;
   TorchFile& operator=(const TorchFile&) = delete;
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  /// The object that was saved; valid while this lives.
+  /// Returns the object that was saved; valid while this file object lives.
   [[nodiscard]] const PickleValue& root() const noexcept { return *root_; }
-  /// The tensor that a value of this file is; nullptr if it is something else.
+  /// Returns the tensor that a value of this file stands for; nullptr for any other value.
   [[nodiscard]] const TorchTensor* tensor(const PickleValue& value) const noexcept;
 
-  /// Elements [begin, end) of a tensor of this file, row-major, as fp32; booleans and integers are
-  /// converted. Error: the file was changed, or the type has no such values (complex, float8). Any
-  /// thread, several at once.
+  /// Reads elements [begin, end) of a tensor of this file, row-major, as fp32; booleans and
+  /// integers are converted. Throws Error if the file was changed, or if the type has no fp32
+  /// values (complex, float8). Any thread, several at once.
   void read_f32(const TorchTensor& tensor, std::int64_t begin, std::int64_t end, float* out) const;
-  /// The same as they are stored; `out` has the size of the elements.
+  /// Reads the same elements as they are stored; `out` has the size of the elements.
   void read_stored(const TorchTensor& tensor, std::int64_t begin, std::int64_t end,
                    std::span<std::byte> out) const;
 
@@ -64,7 +65,7 @@ class TorchFile {
                              std::uint64_t size_bytes);
   void check_once(std::size_t storage) const;
   void require_whole(bool read) const;
-  /// copy(bytes of elements [begin, end)) of a contiguous tensor.
+  /// Calls copy(bytes) with the bytes of elements [begin, end) of a contiguous tensor.
   template <class Copy>
   void read_part(const TorchTensor& tensor, std::int64_t begin, std::int64_t end,
                  const Copy& copy) const;

@@ -2,8 +2,8 @@
 // meaning: tensors become descriptions of the positions of their elements, everything else becomes
 // inert records.
 //
-// Invariant: after a pickle was read, every element of every tensor lies inside its storage, as the
-// pickle declares that storage's size; the file's own sizes are TorchFile's to check.
+// Invariant: after a pickle was read, every element of every tensor lies inside its storage, which
+// has the size that the pickle declares; TorchFile checks the sizes in the file.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct TorchTensor {
 
 struct TorchStorage {
   std::string key;
-  std::optional<TensorType> type;  // none: bytes, whose tensors bring a type each
+  std::optional<TensorType> type;  // absent: bytes; each tensor has a type
   std::int64_t numel = 0;
 
   [[nodiscard]] std::uint64_t size_bytes() const noexcept {

@@ -23,12 +23,13 @@ struct TensorSource {
   std::vector<std::int64_t> shape;
   std::function<void(std::int64_t begin, std::int64_t end, std::span<std::byte> out)> read;
 };
-/// fp32 elements.
+/// Returns a source of fp32 elements.
 TensorSource f32_source(std::vector<std::int64_t> shape, ImportedTensor::ReadF32 read);
-/// A tensor as it was stored, or its fp32 values in its type.
+/// Returns a source of a tensor's stored elements, or else of its fp32 values in its type.
 TensorSource stored_source(const ImportedTensor& tensor);
 
-/// A pickle, value after value; between begin_ and end_ of a dict stand key, value, key, value.
+/// Builds a pickle value by value; between the begin and the end of a dict come key, value, key,
+/// value.
 class PickleText {
  public:
   void none() { text_ += 'N'; }
@@ -57,7 +58,8 @@ class PickleText {
   std::vector<TensorSource> sources_;
 };
 
-/// Makes the file appear, whole and durable. Error: it cannot be written; errors of the sources.
+/// Writes the file durably, complete or not at all. Throws Error if it cannot be written, and
+/// passes on errors of the sources.
 void write_torch_file(const std::filesystem::path& path, const PickleText& pickle);
 
 }  // namespace tandem

@@ -22,8 +22,9 @@ struct ZipEntry {
   std::uint32_t crc = 0;  // 0: the writer left it out
 };
 
-/// Error (kUserInput): no zip archive, cut short, packed or encrypted entries, names that lead out
-/// of the archive or occur twice, entries that overlap or lie outside of the file.
+/// Returns the entries. Throws Error (kUserInput) if the file is no zip archive or is cut short, or
+/// if it has packed or encrypted entries, names that lead out of the archive or occur twice, or
+/// entries that overlap or lie outside the file.
 std::vector<ZipEntry> read_zip_directory(const FileHandle& file, std::uint64_t size_bytes,
                                          const std::filesystem::path& path);
 

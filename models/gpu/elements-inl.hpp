@@ -1,4 +1,4 @@
-// models/gpu/elements-inl.hpp — elements of rows in memory and as numbers of fp32, alone or 16
+// models/gpu/elements-inl.hpp — converts elements of rows between memory and fp32, singly or 16
 // bytes at a time, on a GPU and on the host.
 #pragma once
 
@@ -59,7 +59,7 @@ struct F16 {
 #endif
 };
 
-/// For calls of either side.
+/// Calls call(element type). `call` may be of the host or of the device.
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable
 #endif
@@ -75,7 +75,7 @@ TANDEM_ROWS void with_type(DType type, Call call) {
   }
 }
 
-/// As many elements as a thread moves at once.
+/// The elements that a thread moves at once.
 template <class Type, int kCount>
 struct alignas(kCount * sizeof(typename Type::Stored)) Pack {
   typename Type::Stored of[kCount];

@@ -1,5 +1,5 @@
-// models/gpu/host_row_kernels.cpp — the table of row_kernels.hpp on the host: one thread, which is
-// all of each group. For tests, and for a GPU that is a fake.
+// models/gpu/host_row_kernels.cpp — the table of row_kernels.hpp on the host: one thread forms each
+// group. For tests, and for a fake GPU.
 #include <vector>
 
 #include "models/gpu/row_kernels-inl.hpp"

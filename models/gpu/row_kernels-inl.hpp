@@ -2,9 +2,9 @@
 // by a group of threads: a warp or a block on a GPU, or the one thread of the host that is all of
 // its group. C++17; for nvcc and the host's compiler.
 //
-// A Group has first() and size(), this thread's part of a row being i = first(), first() + size()
-// ...; sum() and greatest() of what each thread brings, the same to all and in one order; and no
-// thread goes past them before all have come.
+// A Group has first() and size(): this thread's part of a row is i = first(), first() + size() ...
+// Its sum() and greatest() combine one number of each thread in a fixed order and give all threads
+// the same result; no thread passes them before all have come.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace tandem::rows {
 
-/// Element i of a weight's gradient.
+/// Writes element i of a weight's gradient, or adds to it.
 TANDEM_ROWS void give(const WeightGradient& gradient, std::int64_t i, float sum) {
   with_type(gradient.type, [&](auto type) {
     using Type = decltype(type);
@@ -43,7 +43,8 @@ struct Rms {
     }
     return 1.0F / sqrtf(group.sum(squares) / static_cast<float>(s.width) + s.eps);
   }
-  /// One at a time: weights begin in their unit's block wherever the one before ends.
+  /// Reads one weight at a time: in the unit's block a weight begins where the one before it ends,
+  /// so it may not be aligned.
   TANDEM_ROWS float weight(std::int64_t i) const {
     return Type::load(static_cast<const Stored*>(s.weight)[i]) + s.offset;
   }
@@ -107,7 +108,7 @@ struct Heads {
   TANDEM_ROWS const Stored* norm_of(std::int64_t head) const {
     return static_cast<const Stored*>(is_v(head) ? nullptr : is_q(head) ? s.q_norm : s.k_norm);
   }
-  /// Where the head of a row lies in one of three matrices with these heads alone.
+  /// Returns the offset of a row's head in the matrix of all q, all k or all v.
   TANDEM_ROWS std::int64_t place(std::int64_t row, std::int64_t head) const {
     const std::int64_t in = is_q(head) ? head : (head - s.heads) % s.kv_heads;
     return (row * (is_q(head) ? s.heads : s.kv_heads) + in) * s.head_dim;
@@ -155,8 +156,8 @@ struct Heads {
     }
   }
 
-  /// call(i, du) for this thread's elements of a head: the gradient behind the rotation as it is
-  /// before it.
+  /// Calls call(i, du) for this thread's elements of a head: du is the gradient before the
+  /// rotation, computed from `dy`, the gradient behind it.
   template <class Group, class Call>
   TANDEM_ROWS void for_gradients(const Stored* dy, std::int64_t angle, Group group,
                                  Call call) const {
@@ -234,7 +235,7 @@ TANDEM_ROWS float cut(float x, float low, float high) {
   return x < low ? low : x > high ? high : x;
 }
 
-/// a of gate g and up u; of one input it is the gate.
+/// Returns the activation of gate g and up u; an activation with one input takes it as the gate.
 TANDEM_ROWS float activated(Activation kind, float g, float u) {
   switch (kind) {
     case Activation::kSwiGlu:
@@ -278,14 +279,15 @@ TANDEM_ROWS void activation_slopes(Activation kind, float g, float u, float da, 
   du = u < -kGateLimit || u > kGateLimit ? 0 : da * gate * s;
 }
 
-/// Elements at ... at + kCount - 1 of a matrix with rows of `width`, which one row has all of.
+/// Elements [at, at + kCount) of a matrix with rows of `width`; all of them lie in one row.
 template <class Type, int kCount>
 struct Gates {
   using Stored = typename Type::Stored;
   Activation kind;
   std::int64_t width;
 
-  /// Where the first one's gate is; ups lie behind all gates of a row, or each behind its gate.
+  /// Returns the offset of the first element's gate. A row's ups lie behind all its gates, or each
+  /// up behind its gate.
   TANDEM_ROWS std::int64_t gate_of(std::int64_t at) const {
     if (kind == Activation::kGeluTanh) {
       return at;
@@ -354,8 +356,8 @@ struct Gates {
 };
 
 // ---- losses ----
-/// -log softmax(x)[label] of a row, whose logits become scale (softmax(x) - [i = label]). A label
-/// that is none makes both no number.
+/// Writes the loss -log softmax(x)[label] of a row. With a scale the row's logits become scale
+/// (softmax(x) - [i = label]). A label outside the row makes both NaN.
 template <class Type, int kCount, class Group>
 TANDEM_ROWS void loss_of_row(const LossRows& s, std::int64_t row, Group group) {
   using Stored = typename Type::Stored;
@@ -373,7 +375,7 @@ TANDEM_ROWS void loss_of_row(const LossRows& s, std::int64_t row, Group group) {
   }
   const bool is_one = label >= 0 && label < s.width;
   const float asked = is_one ? Type::load(x[label]) : NAN;
-  // Each thread's greatest, and the sum of exp(x - greatest) so far.
+  // The thread's greatest value, and its sum of exp(x - greatest) so far.
   float most = -INFINITY;
   float sum = 0;
   for (std::int64_t p = group.first(); p < packs; p += group.size()) {

@@ -2,8 +2,8 @@
 // lies in the local Hugging Face cache, maybe with a revision ("org/name@v1.0": a branch, a tag, a
 // pull request's ref or the beginning of a commit's hash; without one the main branch).
 //
-// A name that looks like a path is one. A hub id ("org/name", "name") is a name for which no folder
-// stands here. A path that is not there is answered with the nearest name that is.
+// A name that looks like a path counts as a path. A hub id ("org/name", "name") is a name that no
+// folder here has. If a path does not exist, the error gives the nearest name that does.
 #pragma once
 
 #include <filesystem>
@@ -11,15 +11,16 @@
 
 namespace tandem {
 
-/// The model's folder: `name` as a folder, `name`/model where that is what a run left, or the
-/// snapshot of the hub id. Throws user_error when it is none of them.
+/// Returns the model's folder: the folder `name`, `name`/model if `name` is the folder of a run, or
+/// the hub id's snapshot. Throws user_error if none of them exists.
 std::filesystem::path resolve_model_folder(const std::string& name);
 
-/// The data's file: `name`, or the one .json or .jsonl file to train on of a folder or of the hub
-/// id's snapshot (models/hub/training_files.hpp). Throws user_error.
+/// Returns the data's file: the file `name`, or the only .json or .jsonl training file in the
+/// folder or in the hub id's snapshot (models/hub/training_files.hpp). Throws user_error if there
+/// is no file, or more than one.
 std::filesystem::path resolve_dataset_file(const std::string& name);
 
-/// "org/name is <path>", which has the revision.
+/// Returns "org/name is <path>"; the path has the revision.
 std::string resolved_text(const std::string& name, const std::filesystem::path& path);
 
 }  // namespace tandem

@@ -10,13 +10,13 @@
 
 namespace tandem {
 
-/// The split that the words of a path name: "train", "test", "validation"; empty: none. The last
-/// word counts, so that a file's name comes before its folders'.
+/// Returns the split that a word of the path names: "train", "test", "validation"; empty if none
+/// does. The last such word counts, so that a file's name decides before its folders' names.
 std::string_view split_of(std::string_view path);
 
-/// Files of known kinds below the folder, by their names: those of the split "train"; where there
-/// are none, those of no split. Descriptions (dataset_infos.json and the like) are no data. Throws
-/// user_error for a data set whose README.md lists configs: `prepare` chooses among them.
+/// Returns the files of known kinds below the folder, sorted: the files of the split "train" or, if
+/// there are none, the files of no split. Descriptions (dataset_infos.json and the like) are left
+/// out. Throws user_error if the data set's README.md lists configs: `prepare` chooses among them.
 std::vector<std::filesystem::path> training_files(const std::filesystem::path& folder);
 
 }  // namespace tandem

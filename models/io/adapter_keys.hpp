@@ -1,8 +1,8 @@
 // models/io/adapter_keys.hpp — lists the fields of PEFT's LoraConfig: read, harmless or refused.
 //
-// A field that changes what the adapters are to the base is read, or refused by its name unless it
-// has a value that means nothing (null, false, empty). A field that is in no list, of a later PEFT,
-// is treated as a refused one. tests/models/lora/peft_fields.py compares the lists with PEFT's.
+// A field that changes the adapters' effect on the base is read, or else refused by name unless its
+// value means nothing (null, false, empty). A field in no list, of a later PEFT, is treated as a
+// refused one. tests/models/lora/peft_fields.py compares the lists with PEFT's.
 #pragma once
 
 #include <array>
@@ -10,12 +10,14 @@
 
 namespace tandem {
 
-/// The names of all tensors in the file begin so.
+/// The beginning of all tensors' names in the file.
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
-/// A state_dict of PEFT in memory has the adapter's name in those of its tensors; PEFT reads both.
+/// The adapter's name, which tensors' names have in a state_dict in memory; PEFT reads files of
+/// both forms.
 inline constexpr std::string_view kDefaultName = ".default";
 
-// These fields say how tensors are read, by which factor they count, or which modules have some.
+// These fields say how tensors are read, by which factor they count, or which modules have
+// adapters.
 inline constexpr std::array<std::string_view, 18> kReadAdapterKeys = {"peft_type",
                                                                       "base_model_name_or_path",
                                                                       "r",

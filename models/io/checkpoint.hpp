@@ -2,7 +2,7 @@
 // shards with an index.
 //
 // Invariant: every tensor has exactly one place, and no name in the index leads out of the folder.
-// As with Transformers the index says which files there are, and the files say what is in them.
+// As in Transformers, the index lists the files, and the files list their tensors.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ namespace tandem {
 class Checkpoint {
  public:
   /// Opens the folder's model.safetensors, or else the shards of model.safetensors.index.json.
-  /// Error: neither is there (pickle files are never read), a shard is missing, or two of them hold
-  /// different values of a tensor.
+  /// Throws Error if the folder has neither (pickle files are never read), if a shard is missing,
+  /// or if two shards hold different values of a tensor.
   static Checkpoint open(const std::filesystem::path& folder);
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
@@ -31,10 +31,11 @@ class Checkpoint {
   [[nodiscard]] const TensorInfo* find(std::string_view name) const noexcept;
   [[nodiscard]] const TensorInfo& at(std::string_view name) const;  // Error naming the folder
   [[nodiscard]] std::span<const std::byte> bytes(std::string_view name) const;
-  /// Elements [begin, end) as fp32; any thread.
+  /// Reads elements [begin, end) as fp32. Any thread.
   void read_f32(std::string_view name, std::int64_t begin, std::int64_t end, float* out) const;
   [[nodiscard]] std::uint64_t total_bytes() const noexcept;
-  /// Each says about what in the folder index and shards differ.
+  /// Returns a line for each oddity that is no error, such as a difference between index and
+  /// shards.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
   void add_note(std::string note) { notes_.push_back(std::move(note)); }
 

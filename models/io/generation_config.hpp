@@ -10,13 +10,13 @@
 
 namespace tandem {
 
-/// Its eos_token_id; empty where the folder has no such file, or the file no such key. Throws
-/// user_error for a file that is malformed.
+/// Returns the file's eos_token_id; empty if the folder has no such file, or the file no such key.
+/// Throws user_error if the file is malformed.
 std::vector<std::int64_t> generation_end_tokens(const std::filesystem::path& folder);
 
-/// Copies the file of `from`, if there is one, into `to`. Where neither it nor the model's config
-/// (`config_ends`) ends a text at `end_token`, which the model has learnt, that is added to the
-/// file: generation would run past it.
+/// Copies the file of `from`, if there is one, into `to`. `end_token` is the token with which the
+/// model has learnt to end a text. If the file's end tokens (without such tokens, the model
+/// config's `config_ends`) do not have it, it is added to the file: generation would run past it.
 void save_generation_config(const std::filesystem::path& from, const std::filesystem::path& to,
                             std::span<const std::int64_t> config_ends,
                             std::optional<std::int32_t> end_token);

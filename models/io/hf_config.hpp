@@ -2,8 +2,8 @@
 // (rope_theta/torch_dtype of published checkpoints, rope_parameters/dtype of Transformers 5).
 //
 // Invariant: a config that was read is consistent (sizes positive, heads divisible, ids inside the
-// vocabulary) and asks for nothing the models here compute differently: what they cannot do is an
-// error, never silently ignored.
+// vocabulary) and asks for nothing that the models here compute differently: an unsupported feature
+// is an error, and is never ignored silently.
 #pragma once
 
 #include <algorithm>
@@ -27,19 +27,20 @@ struct HfConfig {
   std::int64_t num_hidden_layers = 0;
   std::int64_t num_attention_heads = 0;
   std::int64_t num_key_value_heads = 0;  // GPT-2: num_attention_heads
-  std::int64_t head_dim = 0;  // hidden_size / num_attention_heads where nothing else is said
-  std::int64_t intermediate_size = 0;  // GPT-2: n_inner, or 4 * n_embd where that is null
+  std::int64_t head_dim = 0;             // default: hidden_size / num_attention_heads
+  std::int64_t intermediate_size = 0;    // GPT-2: n_inner, or 4 * n_embd where that is null
   std::int64_t max_position_embeddings = 0;
 
   double norm_eps = 0;                       // rms_norm_eps, layer_norm_epsilon
   RotaryScaling rope;                        // kNone: GPT-2
-  std::optional<RotaryScaling> window_rope;  // of layers with a window, where it is another one
+  std::optional<RotaryScaling> window_rope;  // of layers with a window, if it differs
   double attention_scale = 0;                // of the scores; 0: 1 / sqrt(head_dim)
   bool tie_word_embeddings = false;
   bool attention_bias = false;      // of q, k, v
   bool attention_out_bias = false;  // of the projection behind them
   bool mlp_bias = false;
-  // Keys that a position of each layer sees, its own included; 0: all. Empty: all, in every layer.
+  // For each layer, the number of keys that a position sees, its own included; 0: all. Empty: all
+  // keys in every layer.
   std::vector<std::int64_t> windows;
   std::int64_t experts = 0;  // 0: none; the following only with them
   std::int64_t experts_per_token = 0;
@@ -60,7 +61,7 @@ struct HfConfig {
   // torch_dtype or dtype: "float32", "bfloat16", "float16"; empty where the file has none
   std::string dtype;
   std::string json;  // the file's bytes, for hf_config_json
-  // Each is a line about something odd in the file, or beside it, that is no error.
+  // A line for each oddity in the file, or beside it, that is no error.
   std::vector<std::string> notes;
 
   [[nodiscard]] bool sparse(std::int64_t layer) const noexcept {
@@ -78,17 +79,18 @@ struct HfConfig {
   }
 };
 
-/// The original file with torch_dtype / dtype set to `dtype` ("float32", "bfloat16", "float16") and
-/// without quantization_config (what is saved is full-size), every other byte kept.
+/// Returns the original file with torch_dtype / dtype set to `dtype` ("float32", "bfloat16",
+/// "float16") and without quantization_config (saved weights are full-size). Every other byte is
+/// kept.
 std::string hf_config_json(const HfConfig& config, std::string_view dtype);
 void write_hf_config(const HfConfig& config, const std::filesystem::path& folder,
                      std::string_view dtype);
 
-/// JSON text with the member `key` of the top-level object replaced by `value` (JSON), or put first
-/// if it is not there. `json` must be a valid JSON object.
+/// Returns the JSON text with the member `key` of the top-level object set to `value` (JSON); a new
+/// member comes first. `json` must be a valid JSON object.
 std::string with_json_member(std::string_view json, std::string_view key, std::string_view value);
 
-/// JSON text without the member `key` of the top-level object.
+/// Returns the JSON text without the member `key` of the top-level object.
 std::string without_json_member(std::string_view json, std::string_view key);
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
-// Rotary positions in config.json: rope_theta and rope_scaling of published files, rope_parameters
-// of Transformers 5.
+// Reads the rotary positions in config.json: rope_theta and rope_scaling of published files,
+// rope_parameters of Transformers 5.
 #include <algorithm>
 #include <cmath>
 

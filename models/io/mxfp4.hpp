@@ -22,8 +22,8 @@ struct Mxfp4Matrices {
   std::int64_t out = 0;
 };
 
-/// Elements [begin, end) of [matrices, in, out], row-major. Touches the groups that hold them, and
-/// no others. Any thread.
+/// Widens elements [begin, end) of [matrices, in, out], row-major. Touches only the groups that
+/// hold them. Any thread.
 void unpack_mxfp4(const Mxfp4Matrices& packed, std::int64_t begin, std::int64_t end, float* out);
 
 }  // namespace tandem

@@ -1,9 +1,9 @@
 // models/io/pickle.hpp — reads Python pickles with a stack machine that has only the operations
 // that build plain data; nothing is executed.
 //
-// A pickle is a program. Here a name is data that a PickleRules object has to allow, a call is
-// handed to the same object, which describes its result, and every other operation is refused.
-// Nothing is ever imported or executed.
+// A pickle is a program. Here a name is data, which a PickleRules object must allow. A call goes to
+// the same object, which describes its result. Every other operation is refused. Nothing is ever
+// imported or executed.
 // Invariant: a value that lies in another one does not change any more, so the values form a graph
 // without a cycle, at most kMaxPickleDepth deep; and no pickle makes the machine use more memory
 // than a fixed multiple of its own size.
@@ -36,7 +36,7 @@ struct PickleValue {
     kTuple,
     kDict,
     kGlobal,  // `text` is "module.name"
-    kObject,  // what PickleRules made of a call; the fields are its own
+    kObject,  // PickleRules' result of a call; the rules define its fields
   };
   Kind kind = Kind::kNone;
   bool placed = false;                    // lies in another value: does not change any more
@@ -47,18 +47,18 @@ struct PickleValue {
   std::vector<const PickleValue*> items;  // of lists and tuples; of dicts key, value, key, value
 
   [[nodiscard]] bool is(Kind other) const noexcept { return kind == other; }
-  /// Texts and bytes: Python 2 does not tell them apart.
+  /// Returns whether this is the text or the bytes `wanted`: Python 2 does not tell them apart.
   [[nodiscard]] bool is_text(std::string_view wanted) const noexcept {
     return (kind == Kind::kText || kind == Kind::kBytes) && text == wanted;
   }
-  /// Member of a dict, the last one of that name as in Python; nullptr if there is none, or if this
-  /// is no dict.
+  /// Returns the member of a dict, the last one of that name as in Python; nullptr if there is
+  /// none, or if this is no dict.
   [[nodiscard]] const PickleValue* find(std::string_view key) const noexcept;
 };
 
-/// The names that a kind of file may have, and the meaning of the calls in it. Every function gives
-/// the reason why the file is refused, empty if it is not. `result` is new and referred to from
-/// nowhere yet.
+/// The names that a kind of file may have, and the meaning of the calls in it. Each function except
+/// allows() returns the reason for refusing the file; empty if it is accepted. `result` is a new
+/// value, to which nothing refers yet.
 class PickleRules {
  public:
   virtual ~PickleRules() = default;
@@ -73,7 +73,7 @@ class PickleRules {
   virtual std::string persistent(PickleValue& result, const PickleValue& id);
 };
 
-/// `text` of a stranger for an error's line: no control characters, no more than a glance.
+/// Returns untrusted text for an error's line: printable ASCII, shortened if it is long.
 std::string printable(std::string_view text);
 
 class PickleReader {
@@ -87,18 +87,19 @@ class PickleReader {
     std::size_t max_values = std::size_t{1} << 20;
   };
 
-  /// `bytes` and `rules` outlive the reader, and the reader the values.
+  /// `bytes` and `rules` must outlive the reader, and the reader must outlive the values.
   PickleReader(std::string_view bytes, PickleRules& rules, Options options);
   PickleReader(const PickleReader&) = delete;
   PickleReader& operator=(const PickleReader&) = delete;
 
-  /// The next pickle in the bytes. Error (kUserInput): it is cut short, names something that is not
-  /// allowed, or needs an operation, a size or a depth that is not known here. One thread.
+  /// Reads the next pickle in the bytes. Throws Error (kUserInput) if it is cut short, names
+  /// something that is not allowed, or needs an operation, a size or a depth that is not known
+  /// here. One thread.
   const PickleValue& read();
 
-  /// Where the last pickle ended.
+  /// Returns the position at which the last pickle ended.
   [[nodiscard]] std::size_t position() const noexcept { return at_; }
-  /// The error for what a caller finds wrong in the values.
+  /// Returns the error for a fault that a caller finds in the values.
   [[nodiscard]] Error refused(std::string_view reason) const;
 
  private:

@@ -2,8 +2,8 @@
 // partition.
 //
 // Element i of a tensor depends on (seed, tensor name, i) alone: Philox4x32-10 (Salmon et al., SC
-// 2011) makes the bits, the inverse of the normal distribution (Wichura, AS 241) the value, in
-// arithmetic that IEEE 754 fixes to the last bit.
+// 2011) makes the bits, and the inverse of the normal distribution (Wichura, AS 241) makes the
+// value of them, in arithmetic that IEEE 754 fixes to the last bit.
 #pragma once
 
 #include <array>
@@ -18,7 +18,8 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter, st
 /// Quantile of the standard normal distribution, 0 < p < 1, to about 1e-15 relative.
 double normal_quantile(double p);
 
-/// Elements [begin, end) of the tensor `name`, normal with mean 0 and this deviation. Any thread.
+/// Fills `out` with elements [begin, end) of the tensor `name`, normal with mean 0 and this
+/// deviation. Any thread.
 void fill_normal(std::string_view name, std::uint64_t seed, double deviation, std::int64_t begin,
                  std::int64_t end, float* out);
 

@@ -27,25 +27,25 @@ namespace tandem {
 class WeightsWriter {
  public:
   struct Options {
-    /// A shard is closed before it would exceed this (one tensor alone may); 0 = one file, whatever
-    /// its size.
+    /// A shard is closed before it would exceed this (one tensor alone may). 0: one file of any
+    /// size.
     std::uint64_t max_shard_bytes = std::uint64_t{5} << 30;
-    /// The name of the file where there is but one.
+    /// The file's name if there is only one.
     std::string file = "model.safetensors";
   };
 
-  /// Error: the folder cannot be written into, or the disk has no room for all of it.
+  /// Throws Error if the folder cannot be written, or if the disk has no room for all tensors.
   WeightsWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors, Options options);
   WeightsWriter(std::filesystem::path folder, std::vector<TensorPlan> tensors);
   ~WeightsWriter();  // without finish(): leaves the folder as it was
 
-  /// The next bytes / elements of the tensors, one after another in the planned order; calls may
-  /// end anywhere inside a tensor and go on with the next call, but not run over a tensor's end.
-  /// One thread at a time.
+  /// Appends the next bytes or elements of the tensors, one tensor after another in the planned
+  /// order. A call may end anywhere inside a tensor, but must not run over a tensor's end. One
+  /// thread at a time.
   void append(std::span<const std::byte> bytes);
-  /// Converted to the tensor's type. Error: a finite value becomes infinite.
+  /// The same, converted to the tensor's type. Throws Error if a finite value becomes infinite.
   void append_f32(std::span<const float> values);
-  /// Tensor that the next append belongs to; nullptr when all are complete.
+  /// Returns the tensor of the next append(); nullptr if all are complete.
   [[nodiscard]] const TensorPlan* current() const noexcept;
 
   /// Makes the checkpoint appear, durably, and removes weight files of an older one that it
@@ -61,7 +61,7 @@ class WeightsWriter {
   };
   void plan_shards(std::uint64_t max_shard_bytes);
   void skip_complete();
-  void check_range(std::span<const float> values) const;  // of which buffer_ holds the conversion
+  void check_range(std::span<const float> values) const;  // buffer_ holds them converted
   void remove_replaced(const std::vector<std::string>& old_files) const;
   [[nodiscard]] std::string index_json() const;
   [[nodiscard]] std::vector<std::string> weight_files_there() const;

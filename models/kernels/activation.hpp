@@ -33,8 +33,8 @@ void activation_forward(Activation kind, DType type, std::int64_t rows, std::int
 void activation_backward(Activation kind, DType type, std::int64_t rows, std::int64_t width,
                          void* x, void* da);
 
-/// The same where what follows is weights[r] a[r]: `da` is the gradient of weights[r] a[r] and
-/// becomes that product itself; slopes[r] = <da[r], a[r]>, the gradient of the weight.
+/// The same if the next operation takes weights[r] a[r]: `da` is the gradient of weights[r] a[r]
+/// and becomes that product itself; slopes[r] = <da[r], a[r]>, the gradient of the weight.
 void weighted_activation_backward(Activation kind, DType type, std::int64_t rows,
                                   std::int64_t width, void* x, void* da, const float* weights,
                                   float* slopes);

@@ -1,6 +1,6 @@
-// models/kernels/bf16_pairs-inl.hpp — bf16 operands packed for instructions that multiply pairs
-// along K, and their sums' way into C. Included inside of namespace tandem's anonymous namespace by
-// the kernels of gemm_bf16.hpp.
+// models/kernels/bf16_pairs-inl.hpp — packs bf16 operands for instructions that multiply pairs
+// along K, and writes their sums into C. Included inside of namespace tandem's anonymous namespace
+// by the kernels of gemm_bf16.hpp.
 //
 // A packed tile is 16 rows of 64 bytes: [16 lines][32 k], or pairs first: [16 pairs of k][16
 // lines][2]. The four transposition cases are made of two steps: interleaving two rows of K, and
@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kTile = 16;           // lines of a tile, and pairs of bf16 along K
 constexpr std::int64_t kTileK = 32;          // elements of K in a tile
 constexpr std::int64_t kTileElements = 512;  // bf16 in a tile
-// elements that packing along K asks for in advance
+// elements that packing along K prefetches
 constexpr std::int64_t kAheadAlong = 4 * kTileK;
 
 using Bf16 = std::uint16_t;
@@ -94,7 +94,7 @@ HWY_INLINE Rows load_across_k(const Bf16* from, std::int64_t ld, std::int64_t ro
   return t;
 }
 
-/// Where lines of an operand lie: strides along K and from line to line.
+/// The lines of an operand: their strides along K and from line to line.
 struct PairLines {
   const Bf16* data;
   std::int64_t along, across;
@@ -102,7 +102,7 @@ struct PairLines {
 };
 
 /// Packs `lines` lines from `first` as [k / 32][tiles]; lines past them become zero. `pairs_first`:
-/// what lies along the rows of a tile.
+/// a tile is [16 pairs of k][16 lines][2], else [16 lines][32 k].
 void pack_pairs(const PairLines& from, std::int64_t first, std::int64_t lines, std::int64_t tiles,
                 bool pairs_first, Bf16* out) {
   for (std::int64_t k0 = 0; k0 < from.k; k0 += kTileK) {
@@ -137,7 +137,7 @@ HWY_INLINE void store_masked(__mmask16 mask, __m512 value, Bf16* to) {
   _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<const __m256i&>(narrow));
 }
 
-/// A block of C, of type T, from its sums, [rows][sums_ld], and what C starts from.
+/// Writes a block of C, of type T, from its sums, [rows][sums_ld], and C's start.
 template <class T>
 HWY_INLINE void finish_typed(const float* sums, std::int64_t sums_ld, const GemmTarget& c,
                              std::int64_t i0, std::int64_t j0, std::int64_t rows,
@@ -158,7 +158,7 @@ HWY_INLINE void finish_typed(const float* sums, std::int64_t sums_ld, const Gemm
   }
 }
 
-/// The block of C at row i0 and column j0, as much of `rows` x `columns` as C has.
+/// Writes the block of C at row i0 and column j0, as much of `rows` x `columns` as lies in C.
 HWY_INLINE void finish_block(const float* sums, std::int64_t sums_ld, const GemmProblem& p,
                              std::int64_t i0, std::int64_t j0, std::int64_t rows,
                              std::int64_t columns) {

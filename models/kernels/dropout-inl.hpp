@@ -32,7 +32,7 @@ class DropRow {
     row_ = hn::GetLane(mixed_bits(d, hn::Set(d, place)));
   }
 
-  /// scale * x, zero where it is dropped; x: of the columns from first + i on.
+  /// Returns scale * x, or zero where it is dropped; x has the columns from first + i on.
   template <class D>
   HWY_INLINE hn::Vec<D> operator()(D d, std::int64_t i, hn::Vec<D> x) const {
     const hn::RebindToUnsigned<D> du;
@@ -51,7 +51,7 @@ class DropRow {
   float scale_;
 };
 
-/// Where nothing is dropped: the same calls cost nothing.
+/// Stands in for DropRow if nothing is dropped: the same calls cost nothing.
 struct KeepRow {
   template <class D>
   HWY_INLINE hn::Vec<D> operator()(D, std::int64_t, hn::Vec<D> x) const {

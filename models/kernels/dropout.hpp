@@ -1,8 +1,8 @@
 // models/kernels/dropout.hpp — dropout (Srivastava et al., 2014): chooses the dropped elements of a
 // matrix, and drops them.
 //
-// Whether an element stays depends on 32 bits, a function of a key, its row and its column, which
-// are computed again wherever they are needed: no mask is stored, and threads, vectors and
+// Whether an element stays depends on 32 bits, a function of a key, the row and the column. The
+// bits are computed again wherever they are needed: no mask is stored, and threads, vectors and
 // recomputation change nothing. The key is computed from the seed, the micro-batch's number
 // (Batch::number) and the position in the model, so ranks, stages and overlap change nothing
 // either. u(column) and h(row) are mixed from either half of the key; mixing u ^ h gives the bits.
@@ -14,8 +14,8 @@
 
 namespace tandem {
 
-/// Rates of a model, in training: of the embedding's rows, of attention's probabilities, of what
-/// attention and MLP add.
+/// A model's rates in training: of the embedding's rows, of attention's probabilities, and of the
+/// outputs that attention and MLP add.
 struct DropoutRates {
   double embedding = 0;
   double attention = 0;
@@ -24,7 +24,7 @@ struct DropoutRates {
   [[nodiscard]] bool any() const noexcept { return embedding > 0 || attention > 0 || residual > 0; }
 };
 
-/// Where in a layer something is dropped; the last four: of the inputs of adapters.
+/// The places in a layer at which elements are dropped; the last four are the inputs of adapters.
 enum class DropPlace : std::uint8_t {
   kEmbedding,
   kAttention,
@@ -36,16 +36,16 @@ enum class DropPlace : std::uint8_t {
   kDownAdapters,
 };
 
-/// The place of the rows at hand in a whole matrix, counted from `begin` on. The rows at hand are
-/// runs of `run` rows, and groups of `count` runs; there runs begin `stride` rows apart, and groups
-/// `step` runs.
+/// Maps the rows of a part, counted from `begin` on, to rows of the whole matrix. The part consists
+/// of runs of `run` rows, and of groups of `count` runs. In the whole matrix runs begin `stride`
+/// rows apart, and groups begin `step` runs apart.
 struct DropRows {
   std::int64_t begin = 0;
-  std::int64_t run = 0;  // 0: it is the whole one
+  std::int64_t run = 0;  // 0: the part is the whole matrix
   std::int64_t count = 1;
   std::int64_t step = 1;
   std::int64_t stride = 0;
-  std::int64_t first = 0;  // where the first of the runs lies
+  std::int64_t first = 0;  // the first run's row in the whole matrix
 
   [[nodiscard]] std::int64_t of(std::int64_t row) const noexcept {
     row += begin;
@@ -60,14 +60,15 @@ struct DropRows {
 /// The dropped elements of one matrix.
 struct DropMask {
   std::uint64_t key = 0;
-  std::uint32_t dropped = 0;  // below it are the upper 31 bits of what is dropped; 0: nothing is
+  std::uint32_t dropped = 0;  // dropped elements have upper 31 bits below it; 0: none is dropped
   float scale = 1.0F;         // of what stays: 1 / (1 - rate)
   DropRows rows = {};
 
   [[nodiscard]] bool empty() const noexcept { return dropped == 0; }
 };
 
-/// rate in [0, 1). Empty outside of training, which is a negative micro-batch.
+/// Returns the mask for `rate` in [0, 1); empty outside of training, where `micro_batch` is
+/// negative.
 [[nodiscard]] DropMask drop_mask(double rate, std::uint64_t seed, std::int64_t micro_batch,
                                  std::int64_t layer, DropPlace place);
 

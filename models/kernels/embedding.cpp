@@ -1,7 +1,8 @@
 // models/kernels/embedding.cpp — compiled once per SIMD target (foreach_target).
 //
-// The gradient goes by tokens, not by rows: rows are sorted by token first (a counting sort, which
-// keeps their order), so that each row of the table has one writer and a fixed order of summation.
+// The gradient is computed by tokens, not by rows: rows are sorted by token first (a counting sort,
+// which keeps their order), so that each row of the table has one writer and a fixed order of
+// summation.
 #include "models/kernels/embedding.hpp"
 
 #include <algorithm>

@@ -15,11 +15,12 @@ struct EmbeddingRows {
   std::int64_t entries = 0;              // rows of the table
   const std::int64_t* tokens = nullptr;  // [rows], each in [0, entries)
   float scale = 1.0F;                    // of the table's rows, not of positions
-  // The gradient's sums over rows: each block's from zero, and those as a balanced tree.
+  // The gradient's sums over rows: each token tile is summed from zero, and these sums as a
+  // balanced tree.
   TokenTiles blocks = {};
 };
 
-/// The position that a row gets: r % length, or of[r] where there is such a list.
+/// The position that a row gets: r % length, or of[r] if there is such a list.
 struct RowPositions {
   std::int64_t length = 1;
   const std::int64_t* of = nullptr;
@@ -44,11 +45,11 @@ void embedding_backward(const EmbeddingRows& e, const void* dy, std::int64_t ski
 void position_backward(const EmbeddingRows& e, const void* dy, std::int64_t length, bool add,
                        void* gradient);
 
-/// target = (add ? target : 0) + scale * source, elements; source fp32.
+/// target = (add ? target : 0) + scale * source, for `count` elements; source is fp32.
 void scale_into(DType type, std::int64_t count, const float* source, float scale, bool add,
                 void* target);
 
-/// target[i] *= scale, elements.
+/// target[i] *= scale, for `count` elements.
 void scale_in_place(DType type, std::int64_t count, float scale, void* target);
 
 }  // namespace tandem

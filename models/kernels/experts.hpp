@@ -1,8 +1,8 @@
 // models/kernels/experts.hpp — routes each token to its experts, and moves its rows there and back.
 //
-// A token has a row at each of its experts; rows lie in the order of the experts, and of the tokens
-// within one. All orders and boundaries follow from the routes alone: every sum below has a fixed
-// order, so no bit depends on the threads.
+// A token has a row at each of its experts; rows lie in the order of the experts, and within an
+// expert in the order of the tokens. All orders and boundaries follow from the routes alone: every
+// sum below has a fixed order, so no bit depends on the threads.
 // Invariant: a token's experts are different ones, in ascending order; where logits are equal the
 // lower index is chosen.
 #pragma once
@@ -39,16 +39,16 @@ struct Routes {
 /// logits: [tokens, experts].
 Routes route_tokens(const RouterRule& rule, DType type, std::int64_t tokens, const void* logits);
 
-/// The gradient of the logits from that of the weights in the order of the rows. `logits` as given
-/// to route_tokens (used where the weights are shares of all); dlogits: [tokens, experts].
+/// Computes `dlogits` [tokens, experts] from the gradient of the weights, which has the order of
+/// the rows. `logits` are those that route_tokens() got.
 void route_backward(const Routes& routes, DType type, const void* logits, const float* drow_weights,
                     void* dlogits);
 
 /// out[r] = x[token of r]; rows of `width` elements.
 void rows_of_tokens(const Routes& routes, DType type, std::int64_t width, const void* x, void* out);
 
-/// out[t] = residual[t] + sum of weight * y[row] over t's experts in ascending order; without
-/// weights they count as 1, without a residual (null) it is 0.
+/// out[t] = residual[t] + sum of weight * y[row] over t's experts in ascending order; unless
+/// `weighted`, weights count as 1; a null residual counts as 0.
 void tokens_of_rows(const Routes& routes, DType type, std::int64_t width, const void* y,
                     bool weighted, const void* residual, void* out);
 

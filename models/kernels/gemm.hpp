@@ -5,7 +5,7 @@
 // straight into the place where the result is wanted, and start from a residual or a bias instead
 // of zero, which saves the pass that would add it. Invariant: every element of C is summed in an
 // order fixed by K alone: the bits depend neither on the number of threads nor on the other
-// extents. Without elements along K the matmul is its start.
+// extents. If K is 0, C is the start.
 #pragma once
 
 #include <cstdint>
@@ -55,9 +55,9 @@ bool gemm_bf16_available();
 /// A and B bf16, products summed in fp32, C fp32 or bf16.
 void gemm_bf16(const GemmProblem& problem);
 
-/// All of them, by one of the two above, in one call: cut into pieces of like work that the team
-/// shares, whatever the matmuls' sizes. The same bits as one by one. No matmul reads what another
-/// one writes.
+/// Computes all problems in one call by `matmul`, one of the two functions above. They are cut into
+/// pieces of equal work that the team shares, whatever the matmuls' sizes. The bits are the same as
+/// one by one. No problem may read what another one writes.
 void gemm_grouped(std::span<const GemmProblem> problems, void (*matmul)(const GemmProblem&));
 
 }  // namespace tandem

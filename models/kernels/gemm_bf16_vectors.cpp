@@ -1,10 +1,11 @@
 // models/kernels/gemm_bf16_vectors.cpp — the bf16 matmul of gemm.hpp on AVX512-BF16's dot products
 // of pairs along K.
 //
-// C is computed in blocks of kRows x kColumns, sums in registers over a block of K. A step loads a
-// row of B, packed pairs first, and for each row of C one pair of A for all lanes: from tiles that
-// lie as A does, so that none of A is transposed. K is cut so that a block's columns of B stay near
-// while all rows of a task pass by; the sums between blocks of K are fp32 and keep their order.
+// C is computed in blocks of kRows x kColumns, with sums in registers over a block of K. A step
+// loads a row of B, packed pairs first, and for each row of C one pair of A, which it gives to all
+// lanes. A's tiles lie as A does, so nothing of A is transposed. K is cut so that a block's columns
+// of B stay in the cache while all rows of a task are computed; the sums between blocks of K are
+// fp32 and keep their order.
 #include <hwy/highway.h>
 
 #include "actors/kernels/simd_limit.hpp"

@@ -12,9 +12,9 @@ namespace tandem {
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// A grid of tasks over C in units of tiles. There are more tasks than threads, so that the others
-/// can do the work of a thread that lost its core for a while, and all are of one size, so that no
-/// thread works alone at the end.
+/// A grid of tasks over C in units of tiles. There are more tasks than threads: if a thread loses
+/// its core for a while, the others do its work. All tasks have one size, so that no thread works
+/// alone at the end.
 struct GemmGrid {
   std::int64_t row_tiles, column_tiles;  // of the whole C
   std::int64_t row_tasks, column_tasks;

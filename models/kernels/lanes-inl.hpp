@@ -31,7 +31,7 @@ inline constexpr DType kTypeOf = std::is_same_v<T, float>      ? DType::kF32
                                  : std::is_same_v<T, Bf16Bits> ? DType::kBF16
                                                                : DType::kF16;
 
-/// call(element), with an element of the type as it lies in memory.
+/// Calls call(element) with an element of the type as it lies in memory.
 template <class Call>
 void with_element(DType type, Call call) {
   switch (type) {
@@ -44,7 +44,7 @@ void with_element(DType type, Call call) {
   }
 }
 
-/// body(tag, i) for i = 0, lanes, 2 lanes ... below n, then by fours, then one by one.
+/// Calls body(tag, i) for i = 0, lanes, 2 lanes ... below n, then by fours, then one by one.
 template <class Body>
 HWY_INLINE void for_lanes(std::int64_t n, Body body) {
   const Lanes d;

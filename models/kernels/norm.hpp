@@ -1,8 +1,8 @@
 // models/kernels/norm.hpp — RMSNorm and LayerNorm over rows, forward and backward, in fp32 inside.
 //
 // RMSNorm (Zhang and Sennrich, 2019): y = w x / sqrt(mean(x^2) + eps); Gemma's has 1 + w for w.
-// LayerNorm (Ba et al., 2016) subtracts the mean first and adds a bias. The statistics are computed
-// anew in the backward: the row is read anyway.
+// LayerNorm (Ba et al., 2016) subtracts the mean first and adds a bias. The backward computes the
+// statistics again: it reads the row anyway.
 // Invariant: the gradient of the weight is summed in blocks of rows at fixed places, so its bits
 // don't depend on threads.
 #pragma once

@@ -1,11 +1,11 @@
 // models/kernels/parallel.hpp — loops over the team of threads that ATen itself uses.
 //
 // LibTorch brings its own OpenMP runtime, and our code is compiled without OpenMP: a pool of our
-// own beside it would fight for the same cores. So the runtime already in the process is asked, by
-// name, to run our function on its team; where none is loaded the loop runs serially.
-// Invariant: a task's result depends on its index alone, never on the thread that ran it; the
-// number of tasks is chosen by the caller without looking at the number of threads wherever bits
-// depend on it.
+// own beside it would fight for the same cores. So this code finds the runtime in the process by
+// name, and has it run our function on its team; if none is loaded, the loop runs serially.
+// Invariant: a task's result depends on its index alone, never on the thread that ran it; wherever
+// bits depend on the number of tasks, the caller chooses it without looking at the number of
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ namespace detail {
 void run_tasks(std::int64_t count, void (*call)(void*, std::int64_t), void* context);
 }
 
-/// task(i) for every i in [0, count), handed out one by one to whichever thread is free; returns
-/// when all are done. Tasks must not throw. Compute lane; inside a task it runs serially.
+/// Calls task(i) for every i in [0, count), handed out one by one to whichever thread is free;
+/// returns when all are done. Tasks must not throw. Compute lane; inside a task it runs serially.
 template <class Task>
 void parallel_tasks(std::int64_t count, Task&& task) {
   using Plain = std::remove_reference_t<Task>;
@@ -32,8 +32,8 @@ void parallel_tasks(std::int64_t count, Task&& task) {
       const_cast<void*>(static_cast<const void*>(std::addressof(task))));
 }
 
-/// range(begin, end) over blocks of `block` elements of [0, count); block boundaries do not depend
-/// on the threads.
+/// Calls range(begin, end) for blocks of `block` elements of [0, count); block boundaries do not
+/// depend on the threads.
 template <class Range>
 void parallel_blocks(std::int64_t count, std::int64_t block, Range&& range) {
   parallel_tasks((count + block - 1) / block, [&](std::int64_t i) {

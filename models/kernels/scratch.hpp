@@ -9,10 +9,11 @@
 
 namespace tandem {
 
-/// Use as `thread_local`: after the first step of a run nothing is allocated any more.
+/// Use it as `thread_local`: after the first step of a run nothing is allocated any more.
 class Scratch {
  public:
-  /// At least `count` uninitialised elements, aligned to cache lines; valid until the next call.
+  /// Returns at least `count` uninitialised elements, aligned to cache lines; valid until the next
+  /// call.
   template <class T>
   T* get(std::size_t count) {
     const std::size_t bytes = count * sizeof(T);

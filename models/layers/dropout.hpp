@@ -23,24 +23,24 @@ struct LayerDropout {
   [[nodiscard]] DropMask mask(DropPlace place, std::int64_t micro_batch) const;
 };
 
-/// The mask of the rows from `row` on.
+/// Returns the mask of the rows from `row` on.
 [[nodiscard]] DropMask from_row(DropMask mask, std::int64_t row);
 
-/// (residual +) y without what is dropped; rows of y are the mask's. The result takes y's memory: y
-/// is the output of an operation that does not need it again. `residual` may be undefined, `mask`
-/// may be empty.
+/// Returns y with the mask's elements dropped, plus `residual` if it is defined; rows of y are rows
+/// of the mask, which may be empty. The result takes y's memory, so y must be the output of an
+/// operation that does not need it again.
 at::Tensor dropped(const at::Tensor& y, const at::Tensor& residual, const DropMask& mask);
 
 namespace aten {
 
-/// x without what is dropped. x: [..., columns]; element (..., c) is the mask's (row, first + c),
-/// where `rows`, int64 on x's device, has one number for each of x's rows.
+/// Returns x [..., columns] with elements dropped. Element (..., c) is the mask's (row, first + c),
+/// and `rows`, int64 on x's device, has the mask's row of each of x's rows.
 [[nodiscard]] at::Tensor dropped(const at::Tensor& x, const DropMask& mask, const at::Tensor& rows,
                                  std::int64_t first = 0);
 /// The same with rows counted from 0; `mask` may be empty.
 [[nodiscard]] at::Tensor dropped(const at::Tensor& x, const DropMask& mask);
 
-/// Bytes that drawing the mask of `elements` elements holds for a moment.
+/// Returns the bytes that are held while a mask of `elements` elements is drawn.
 [[nodiscard]] std::int64_t drawing_bytes(std::int64_t elements) noexcept;
 
 }  // namespace aten

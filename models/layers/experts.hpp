@@ -2,8 +2,8 @@
 //
 //   x + sum of w_e Expert_e(Norm(x)) over the experts of a token
 // One operation from the block's middle to its end: norm, router, the tokens' rows by expert, two
-// grouped matmuls with the activation between them, and back into the tokens' order. Kept for the
-// backward: x, the rows before the activation, and the routes. Experts without tokens get a
+// grouped matmuls with the activation between them, and back into the tokens' order. It keeps x,
+// the rows before the activation, and the routes for the backward. Experts without tokens get a
 // gradient of zero.
 #pragma once
 
@@ -39,17 +39,18 @@ struct ExpertShape {
   Activation activation = Activation::kSwiGlu;
 
   [[nodiscard]] RouterRule rule() const { return {count, per_token, normalised}; }
-  /// Elements of the experts' matrices that a token is not multiplied with.
+  /// Returns the elements of the experts' matrices with which a token is not multiplied.
   [[nodiscard]] std::int64_t idle_elements(std::int64_t hidden) const {
     return (count - per_token) * (inputs_per_output(activation) + 1) * width * hidden;
   }
-  /// Parameters of a layer's experts, in order, for experts named `names`: three for each expert,
-  /// or four in all.
+  /// Returns the parameters of a layer's experts, in order, with these names: three for each
+  /// expert, or four in all.
   [[nodiscard]] std::vector<ParameterSpec> parameters(std::span<const std::string> names,
                                                       std::int64_t hidden) const;
 };
 
-/// x: [tokens, hidden]. `experts`: the weights of ExpertShape::parameters().
+/// Returns the sum above for x [tokens, hidden]. `experts`: the weights of
+/// ExpertShape::parameters().
 at::Tensor expert_mixture(const at::Tensor& x, Norm norm, LinearWeights router,
                           std::span<Weight* const> experts, const ExpertShape& shape);
 

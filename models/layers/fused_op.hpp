@@ -20,11 +20,12 @@ class FusedOp : public torch::CustomClassHolder {
  public:
   /// Runs without autograd. `keep`: a backward may follow.
   virtual Tensors forward(const Tensors& inputs, bool keep) = 0;
-  /// Gradients of the outputs (undefined where nothing depends on one) -> gradients of the inputs.
+  /// Takes the gradients of the outputs (undefined for an output on which nothing depends), and
+  /// returns the gradients of the inputs.
   virtual Tensors backward(const Tensors& gradients) = 0;
 };
 
-/// Runs the op; in grad mode its outputs know it. Compute lane.
+/// Runs the op; in grad mode its outputs have it as their node of the graph. Compute lane.
 Tensors run_fused(c10::intrusive_ptr<FusedOp> op, const Tensors& inputs);
 
 }  // namespace tandem

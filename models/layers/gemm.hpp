@@ -23,15 +23,16 @@ enum class GemmProvider : std::uint8_t {
   kOneDnn,  // oneDNN in fp32 as well, through the dispatcher
 };
 
-/// "auto" (our own), "own", "aten" or "onednn" for everything from now on; otherwise
-/// user_error. Where oneDNN has no bf16 for the processor, "onednn" leaves bf16 to "auto".
+/// Selects "auto" (our own), "own", "aten" or "onednn" for everything from now on; throws
+/// user_error for any other choice. If oneDNN has no bf16 for the processor, "onednn" leaves bf16
+/// to "auto".
 void select_gemm(std::string_view choice);
-/// The choice in one line: "fp32 nt=own nn=aten tn=aten, bf16 ...".
+/// Returns the choice in one line: "fp32 nt=own nn=aten tn=aten, bf16 ...".
 std::string describe_gemm();
 
-/// Bytes that a matmul whose right operand has `elements` elements keeps packed, in the
-/// memory of the calling thread, permanently: our own kernels do, the libraries do not. For the
-/// memory plan; any thread before the first matmul.
+/// Returns the bytes of memory that the calling thread keeps permanently for a packed right operand
+/// of `elements` elements: our own kernels keep it, the libraries do not. For the memory plan; any
+/// thread before the first matmul.
 [[nodiscard]] std::int64_t packed_bytes(DType type, std::int64_t elements);
 
 enum class MatmulStart : std::uint8_t { kZero, kAccumulate, kFrom };
@@ -49,9 +50,8 @@ struct Matmul {
   at::Tensor from = {};
 };
 
-/// matmul() of each, in one call, so that threads share over small matmuls, too. All are of one
-/// type; none reads what another one writes; extents may be zero (without elements along K, c
-/// becomes its start).
+/// Runs matmul() for each in one call, so that threads share small matmuls, too. All are of one
+/// type; none reads what another one writes; extents may be zero (if K is, c becomes its start).
 void grouped_matmul(std::span<const Matmul> matmuls);
 
 }  // namespace tandem

@@ -15,12 +15,13 @@
 
 namespace tandem {
 
-/// The way into attention: x: [rows, in] -> {Linear(Norm(x)) [rows, out], x again}. The residual
-/// path goes on from the returned x: its gradient then meets that of the norm inside this layer's
-/// backward, which saves the pass that would add them. Kept for the backward: x alone.
+/// The layer before attention: returns {Linear(Norm(x)) [rows, out], x} for x [rows, in]. The
+/// residual path goes on from the returned x, so that this layer's backward adds its gradient to
+/// the norm's, which saves a pass. Keeps x alone for the backward.
 std::pair<at::Tensor, at::Tensor> norm_linear(const at::Tensor& x, Norm norm, LinearWeights linear);
 
-/// The way out of it: [rows, in], [rows, out] -> residual + Linear(x). `residual` may be undefined.
+/// The layer behind attention: returns residual + Linear(x), [rows, out], for x [rows, in].
+/// `residual` may be undefined.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& residual, LinearWeights weights);
 
 struct MlpWeights {
@@ -32,12 +33,13 @@ struct MlpWeights {
 
 /// The use of an MLP's output.
 enum class MlpSum : std::uint8_t {
-  kAdded,  // x + Down(a(Up(Norm(x)))) is the segment's result: a recomputation leaves it unmade
-  kGiven,  // without x; what follows needs its values in a recomputation, too
+  kAdded,  // x + Down(a(Up(Norm(x)))) is the segment's result: a recomputation does not make it
+  kGiven,  // without x; later operations need its values in a recomputation, too
 };
 
-/// x: [rows, width] -> {what `sum` says, x again}; with kAdded there is no second one. Kept for the
-/// backward: x and what Up gives; in a recomputation x alone, and the backward computes Up again.
+/// Returns {the output that `sum` describes, x} for x [rows, width]; with kAdded the second tensor
+/// is undefined. Keeps x and Up's output for the backward; in a recomputation it keeps x alone, and
+/// the backward computes Up again.
 std::pair<at::Tensor, at::Tensor> mlp(const at::Tensor& x, MlpWeights weights, MlpSum sum);
 
 }  // namespace tandem

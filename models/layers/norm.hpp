@@ -16,15 +16,16 @@ struct Norm {
   JoinedWeights weight;
   JoinedWeights bias;  // LayerNorm
 
-  /// x: [*, width]; only the rows in `index` (int64 [rows]) if given. -> [rows, width], plus
-  /// `residual` [rows, width] if given.
+  /// Returns the norm [rows, width] of x [*, width], plus `residual` [rows, width] if given. If
+  /// `index` (int64 [rows]) is given, only these rows of x are taken.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& index = {},
                                    const at::Tensor& residual = {}) const;
   /// The same into `y`.
   void forward_into(const at::Tensor& x, const at::Tensor& y, const at::Tensor& index = {},
                     const at::Tensor& residual = {}) const;
-  /// dx (rows of `index`) = norm'(dy) + residual, and the gradients of weight and bias. dx may be
-  /// dy, x, or x-shaped memory of its own; with an index the other rows of dx are left alone.
+  /// Computes dx (rows of `index`) = norm'(dy) + residual, and the gradients of weight and bias. dx
+  /// may be dy, x, or x-shaped memory of its own; with an index the other rows of dx are left
+  /// alone.
   void backward(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& residual,
                 const at::Tensor& dx, const at::Tensor& index = {}) const;
 
@@ -32,8 +33,8 @@ struct Norm {
   [[nodiscard]] NormRows rows(const at::Tensor& x, const at::Tensor& index) const;
 };
 
-/// residual + Norm(y), both [rows, width]: the way out of a half of a block that norms what it
-/// adds. Keeps y, and its backward overwrites y with its gradient: no other operation may need y.
+/// Returns residual + Norm(y), both [rows, width]: the end of a block's half that norms its output.
+/// Keeps y; its backward overwrites y with the gradient, so no other operation may need y.
 at::Tensor normed_sum(const at::Tensor& residual, const at::Tensor& y, Norm norm);
 
 }  // namespace tandem

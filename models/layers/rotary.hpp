@@ -1,5 +1,5 @@
-// models/layers/rotary.hpp — cosines and sines of rotary positions, fp32, for as many positions as
-// were ever asked for.
+// models/layers/rotary.hpp — cosines and sines of rotary positions, fp32, for all positions up to
+// the longest text so far.
 #pragma once
 
 #include <array>
@@ -24,14 +24,15 @@ class RotaryTable {
     const float* cosine;
     const float* sine;
   };
-  /// `padding`: tokens of `length` that are none of the text, which chooses the table.
+  /// `padding`: tokens among `length` that are not of the text; the text's own length chooses the
+  /// table. Throws user_error as RotaryScaling::require_length() does.
   View for_length(std::int64_t length, std::int64_t padding = 0);
-  /// The same as two tensors [length, dim / 2] on a device, where they stay: the copy waits for the
-  /// device, once.
+  /// The same as two tensors [length, dim / 2] on a device, where they stay. Copying them waits for
+  /// the device, once.
   std::pair<at::Tensor, at::Tensor> tensors(std::int64_t length, at::Device device,
                                             std::int64_t padding = 0);
-  /// The rows of tokens at `positions`, int64 [B, T], below T: two tensors [B, T, dim / 2]. The
-  /// largest position chooses the table, on the device.
+  /// Returns the rows of tokens at `positions` (int64 [B, T], below T) as two tensors [B, T, dim /
+  /// 2]. The largest position chooses the table, on the device.
   std::pair<at::Tensor, at::Tensor> tensors_at(const at::Tensor& positions);
 
  private:

@@ -13,13 +13,13 @@
 namespace tandem {
 
 enum class RotaryKind : std::uint8_t {
-  kNone,     // positions come from elsewhere
+  kNone,     // no rotary positions
   kDefault,  // theta^(-2i/dim) (Su et al., 2021)
-  kDynamic,  // as kDefault up to original_positions; longer texts, whose own length would say, none
+  kDynamic,  // as kDefault up to original_positions; longer texts are refused
   kLinear,   // all divided by `factor`
-  kLlama3,   // low ones divided by `factor`, with a smooth passage
+  kLlama3,   // low ones divided by `factor`, with a smooth transition
   kYarn,     // high ones kept, low ones divided (Peng et al., 2023); cosines and sines scaled
-  // each divided by a factor of its own, others for long texts; cosines and sines scaled
+  // each divided by its own factor, another one in long texts; cosines and sines scaled
   kLongRope,
 };
 
@@ -37,7 +37,7 @@ struct RotaryScaling {
   double theta = 10000.0;
   std::int64_t dim = 0;  // leading elements of a head that are rotated; even
   double factor = 1.0;
-  std::int64_t original_positions = 0;  // that the model knew before; not with kDefault and kLinear
+  std::int64_t original_positions = 0;  // before scaling; not with kDefault and kLinear
   double low_frequency_factor = 1.0, high_frequency_factor = 4.0;  // kLlama3
   double beta_fast = 32.0, beta_slow = 1.0;                        // kYarn
   bool truncate = true;
@@ -47,19 +47,19 @@ struct RotaryScaling {
   bool operator==(const RotaryScaling&) const = default;
   /// Throws user_error for a text of more positions than there are frequencies for.
   void require_length(std::int64_t length) const;
-  /// Whether a text of `length` positions has the frequencies of long ones.
+  /// Returns whether a text of `length` positions has the frequencies of long texts.
   [[nodiscard]] bool is_long(std::int64_t length) const noexcept {
     return kind == RotaryKind::kLongRope && length > original_positions;
   }
 };
 
-/// Radians per position, dim / 2 of them.
+/// Returns dim / 2 frequencies in radians per position.
 std::vector<float> rotary_frequencies(const RotaryScaling& scaling, bool long_text = false);
 
-/// YaRN's factor of cosines and sines where config.json gives none. The mscales are DeepSeek's; 0:
-/// absent.
+/// Returns YaRN's factor of cosines and sines, for a config.json that gives none. The mscales are
+/// DeepSeek's; 0: absent.
 double yarn_attention_factor(double factor, double mscale, double mscale_all_dim);
-/// LongRoPE's factor of them.
+/// Returns LongRoPE's factor of cosines and sines.
 double longrope_attention_factor(double factor, std::int64_t original_positions);
 
 }  // namespace tandem

@@ -1,10 +1,11 @@
 // models/layers/token_tiles.hpp — lets layers compute a micro-batch's tokens tile by tile, so that
 // tensors as wide as an MLP are in memory for one tile and not for a whole long row.
 //
-// Invariant: the beginnings of tiles depend only on the number of tokens and on token_tiles().
-// Sums over tokens are made tile by tile, in fp32, in the tiles' order, so their bits do not depend
-// on what a run keeps or recomputes. Up to one tile of tokens nothing is cut. With token_tiles() a
-// tile lies in one of these parts of a row, and the parts' sums are added as a balanced tree.
+// Invariant: the beginnings of tiles depend only on the number of tokens and on token_tiles(). Sums
+// over tokens are made tile by tile, in fp32, in the tiles' order, so their bits do not depend on
+// what a run keeps or recomputes. Tokens that fit into one tile are not cut. If token_tiles() cuts
+// rows into parts, a tile lies in one of these parts, and the parts' sums are added as a balanced
+// tree.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,8 @@ namespace tandem {
 
 inline constexpr std::int64_t kTileTokens = 2048;  // part of the result
 
-/// call(first token, number of tokens) for each tile of [begin, end); once where there are none.
+/// Calls call(first token, number of tokens) for each tile of [begin, end), and once if there are
+/// no tokens.
 template <class Call>
 void for_tiles_between(std::int64_t begin, std::int64_t end, Call call) {
   do {
@@ -31,7 +33,8 @@ void for_tiles_between(std::int64_t begin, std::int64_t end, Call call) {
   } while (begin < end);
 }
 
-/// call(first token, number of tokens) for each tile, and tile_ends() behind a block's last.
+/// Calls call(first token, number of tokens) for each tile, and tile_ends() after a block's last
+/// tile.
 template <class Call, class TileEnds>
 void for_token_tiles(std::int64_t tokens, Call call, TileEnds tile_ends) {
   const TokenTiles blocks = token_tiles();
@@ -54,18 +57,20 @@ void for_token_tiles(std::int64_t tokens, Call call) {
   for_token_tiles(tokens, call, [] {});
 }
 
-/// The same layer, for rows that begin at token `begin` of those that its dropout counts.
+/// Returns the same layer for rows that begin at token `begin` of the tokens that its dropout
+/// counts.
 [[nodiscard]] LinearWeights from_token(LinearWeights linear, std::int64_t begin);
 
-/// Where an operation writes its weights' gradients tile by tile. In fp32, and where one tile is
-/// all, that is the gradients themselves; 16-bit ones would be rounded with each tile, and have
-/// sums in fp32 in their place, which write() rounds once. Each of several blocks has such sums.
+/// The places to which an operation writes its weights' gradients tile by tile. These are the
+/// gradients themselves in fp32, and if there is only one tile. 16-bit gradients would be rounded
+/// with each tile, so fp32 sums stand in their place, which write() rounds once. If there are
+/// several blocks, each of them has such sums.
 class TiledGradients {
  public:
   explicit TiledGradients(std::int64_t tokens)
       : TiledGradients(tokens, tokens > kTileTokens || token_tiles().length > 0,
                        token_tiles().count) {}
-  /// Sums that the caller cuts into `blocks` by tile_ends().
+  /// The caller cuts the sums into `blocks` blocks by tile_ends().
   TiledGradients(std::int64_t tokens, bool several, std::int64_t blocks)
       : tokens_(tokens), several_(several), blocks_(blocks) {}
 
@@ -74,7 +79,7 @@ class TiledGradients {
   void for_tiles(Call call) {
     for_token_tiles(tokens_, call, [this] { tile_ends(); });
   }
-  /// Tiles from now on are of the next block.
+  /// Ends a block: later tiles belong to the next one.
   void tile_ends();
 
   [[nodiscard]] JoinedWeights of(const JoinedWeights& weights);
@@ -82,14 +87,14 @@ class TiledGradients {
   [[nodiscard]] Norm of(const Norm& norm);
   /// The same for adjacent parameters, in order.
   [[nodiscard]] std::vector<Weight*> of(std::span<Weight* const> weights);
-  /// Once, behind the last tile.
+  /// Writes the sums into the gradients. Call it once, after the last tile.
   void write();
 
-  /// Bytes of the sums for `elements` weights, for the memory plan; `blocks` as BatchShape has
-  /// them, 0: sums are not cut.
+  /// Returns the bytes of the sums for `elements` weights, for the memory plan; `blocks`:
+  /// BatchShape's, 0: sums are not cut.
   [[nodiscard]] static std::int64_t bytes(DType type, std::int64_t tokens, std::int64_t elements,
                                           std::int64_t blocks) {
-    // Several blocks have the sum at hand, and one for each level of the tree.
+    // With several blocks there are the current sum, and one for each level of the tree.
     const std::int64_t copies = blocks > 1 ? std::bit_width(static_cast<std::uint64_t>(blocks))
                                 : type != DType::kF32 && (tokens > kTileTokens || blocks == 1) ? 1
                                                                                                : 0;
@@ -102,7 +107,7 @@ class TiledGradients {
     at::Tensor values;  // of all parts, side by side
     std::vector<std::unique_ptr<Weight>> parts;
     std::vector<at::Tensor> done = {};  // nodes of the tree, the largest first
-    at::Tensor spare = {};              // of a node that was added
+    at::Tensor spare = {};              // memory of a node that was added
   };
   static void point_parts_at(Sums& sums);
 

@@ -19,7 +19,7 @@
 
 namespace tandem {
 
-/// gradient = or += `sums`, by the weights' contract; nothing where it is not wanted.
+/// gradient = or += `sums`, by the weights' contract; does nothing if the gradient is not wanted.
 void write_gradient(Weight& weight, const at::Tensor& sums);
 
 /// One or more adjacent parameters of equal trailing extents, as one along their first dimension.
@@ -32,19 +32,21 @@ class JoinedWeights {
   [[nodiscard]] std::span<Weight* const> parts() const { return parts_; }
   /// Whether any part learns; the gradients of the others are not computed.
   [[nodiscard]] bool wants_gradient() const;
-  /// Views without autograd; valid while bound.
+  /// Returns a view without autograd; valid while the weights are bound.
   [[nodiscard]] at::Tensor value() const;
   /// gradient = or += `sums` (fp32, [numel]), by the weights' contract.
   void write_gradient(const float* sums, float scale = 1.0F) const;
   /// gradient = or += a b, by the weights' contract; a: [rows of all parts, K].
   void write_gradient_matmul(const at::Tensor& a, const at::Tensor& b) const;
-  /// The matmuls that write_gradient_matmul() would make, for a call that makes many: they must
-  /// be made.
+  /// Appends the matmuls of write_gradient_matmul(), for a call that runs many. The caller must run
+  /// them: the gradients count as written.
   void append_gradient_matmuls(const at::Tensor& a, const at::Tensor& b,
                                std::vector<Matmul>& matmuls) const;
-  /// Nothing contributes: the gradient is zero unless it was written before.
+  /// For weights to which nothing contributes: the gradient becomes zero unless it was written
+  /// before.
   void write_zero_gradient() const;
-  /// For a kernel that writes or adds by itself: call(gradient, add) for each part.
+  /// For a kernel that writes or adds by itself: calls call(gradient, add) for each part that
+  /// learns.
   template <class Call>
   void write_gradient_with(Call call) const {
     for (Weight* part : parts_) {
@@ -67,7 +69,7 @@ class JoinedWeights {
 struct Adapters {
   struct Part {
     JoinedWeights b;         // [out, rank]
-    std::int64_t begin = 0;  // the first of its columns in y
+    std::int64_t begin = 0;  // its first column in y
   };
   JoinedWeights a;  // of all parts, side by side: [parts * rank, in]
   std::vector<Part> parts;
@@ -83,7 +85,7 @@ struct Adapters {
  private:
   /// scale D(x) A^T, [rows, parts * rank].
   [[nodiscard]] at::Tensor narrowed(const at::Tensor& x) const;
-  /// Its gradient, by x A^T: scale dy B.
+  /// The gradient of x A^T: scale dy B.
   [[nodiscard]] at::Tensor narrowed_gradient(const at::Tensor& dy) const;
 };
 
@@ -96,14 +98,14 @@ struct LinearWeights {
   Adapters adapters = {};  // may be empty
 
   [[nodiscard]] std::int64_t out_features() const;
-  /// [rows, in] -> [rows, out]; starts from `residual` [rows, out] if given.
+  /// Returns y [rows, out] for x [rows, in]; y starts from `residual` [rows, out] if given.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const at::Tensor& residual = {}) const;
   /// The same into `y`.
   void forward_into(const at::Tensor& x, const at::Tensor& y,
                     const at::Tensor& residual = {}) const;
-  /// dx into `dx` [rows, in].
+  /// Writes the gradient of x into `dx` [rows, in].
   void backward_input(const at::Tensor& dy, const at::Tensor& dx) const;
-  /// `dx` plus dx, in its place.
+  /// Adds the gradient of x to `dx`.
   void add_backward_input(const at::Tensor& dy, const at::Tensor& dx) const;
   void backward_weight(const at::Tensor& dy, const at::Tensor& x) const;
 };

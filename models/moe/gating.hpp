@@ -21,8 +21,8 @@ enum class GateNoisePolicy : std::uint8_t {
   kRSample,  // top-1: Gumbel noise on the logits decides the choice, not its weight, while training
 };
 
-/// The tokens that are left out where more choose an expert than it has places; for top-k of three
-/// and more.
+/// The rule by which tokens are left out if more of them choose an expert than it has places; for
+/// top-k of three and more.
 enum class DropPolicy : std::uint8_t { kProbabilities, kPosition };
 
 struct GateOptions {
@@ -37,7 +37,7 @@ struct GateOptions {
   GateNoisePolicy noise = GateNoisePolicy::kNone;
 };
 
-/// The noise of a gate, [S, E], fp32; a tensor is undefined where the gate has no use for it.
+/// The noise of a gate, [S, E], fp32; a tensor is undefined if the gate does not use it.
 struct GateNoise {
   at::Tensor uniform;  // for random token selection, in (0, 1)
   at::Tensor gumbel;   // for kRSample and samples_second
@@ -47,18 +47,19 @@ struct GateRoutes {
   at::Tensor expert;    // int64 [k, S]
   at::Tensor location;  // int64 [k, S]: place among the expert's tokens
   at::Tensor kept;      // bool [k, S]
-  at::Tensor weight;    // fp32 [k, S], of kept ones; 0 for others; knows its graph
-  at::Tensor aux_loss;  // fp32 scalar: how unevenly the experts are chosen; 1 where evenly
+  at::Tensor weight;    // fp32 [k, S], with autograd; 0 for choices that are not kept
+  at::Tensor aux_loss;  // fp32 scalar: how unevenly the experts are chosen; 1 if evenly
   at::Tensor counts;    // int64 [E]: tokens that chose each expert, dropped ones included
   std::int64_t capacity = 0;
 };
 
-/// Places of one expert: tokens / experts * factor * k, rounded up, at least `min_capacity`, and no
-/// more than tokens.
+/// Returns the places of one expert: tokens / experts * factor * k, rounded up, at least
+/// `min_capacity`, and no more than tokens.
 [[nodiscard]] std::int64_t gate_capacity(std::int64_t tokens, std::int64_t experts,
                                          const GateOptions& options, bool training);
 
-/// logits: fp32 [S, E]. `used`: fp32 [S], 0 where a token goes nowhere (top-1; may be undefined).
+/// Returns the routes of logits fp32 [S, E]. `used`: fp32 [S], 0 for a token that goes nowhere
+/// (top-1; may be undefined).
 [[nodiscard]] GateRoutes route(const at::Tensor& logits, const GateOptions& options,
                                const GateNoise& noise, bool training, const at::Tensor& used = {});
 

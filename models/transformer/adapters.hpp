@@ -1,10 +1,10 @@
 // models/transformer/adapters.hpp — the low-rank adapters of one layer: their parameters, and their
 // use in its linear layers.
 //
-// For each linear layer the A of all its adapted matrices, then their B, in the order of the
-// block's names. They are a unit of their own, behind the block's: so what a frozen base costs
-// (gradient slots, accumulators, moments) is nothing, and what learns is small and stays whole on
-// each rank.
+// The parameters are, for each linear layer, the A of all its adapted matrices and then their B, in
+// the order of the block's names. They are a unit of their own behind the block's. So a frozen base
+// needs no gradient slots, accumulators and moments, and the unit that learns is small and stays
+// whole on each rank.
 #pragma once
 
 #include <array>
@@ -20,22 +20,24 @@
 
 namespace tandem {
 
-/// How the names of adapters' parameters end, behind the name of the module that has them.
+/// The endings of adapters' parameter names, behind the module's name.
 inline constexpr std::string_view kAdapterA = ".lora_A.weight";  // [rank, in]
 inline constexpr std::string_view kAdapterB = ".lora_B.weight";  // [out, rank]
 
 /// Whether a parameter is an adapter's.
 [[nodiscard]] bool is_adapter(std::string_view parameter);
-/// "model.layers.0.mlp.up_proj" of its weight's name.
+/// Returns the module of a weight: "model.layers.0.mlp.up_proj" for
+/// "model.layers.0.mlp.up_proj.weight".
 [[nodiscard]] std::string module_of(std::string_view weight);
 
 class LayerAdapters {
  public:
-  /// Adapters of the matrices that the names say; none where they say none.
+  /// Makes adapters for the matrices that `names.adapted` lists.
   LayerAdapters(const LayerShape& shape, const LayerNames& names);
 
   [[nodiscard]] const std::vector<ParameterSpec>& parameters() const { return parameters_; }
-  /// Bound to `weights`, those of parameters(), for a micro-batch (Batch::number).
+  /// Returns a linear layer's adapters, bound to `weights`, the weights of parameters(), for a
+  /// micro-batch (Batch::number).
   [[nodiscard]] Adapters of(AdaptedLinear linear, std::span<Weight* const> weights,
                             std::int64_t micro_batch) const;
 
@@ -52,9 +54,9 @@ class LayerAdapters {
   std::int64_t layer_ = 0;
 };
 
-/// The sizes of a layer's adapters, for the memory plan.
+/// Returns the sizes of a layer's adapters, for the memory plan.
 AdapterSizes adapter_sizes(const LayerShape& shape, const LayerNames& names);
-/// Activations of a micro-batch in them, beside the layers that they belong to.
+/// Returns the adapters' activations of a micro-batch, beside their layers' own.
 ActivationBytes adapter_activations(const AdapterSizes& sizes, const AdapterShape& shape,
                                     const BatchShape& batch);
 

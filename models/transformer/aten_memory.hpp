@@ -1,8 +1,8 @@
 // models/transformer/aten_memory.hpp — the memory of the layers of layers.hpp on an accelerator,
 // for the memory plan.
 //
-// Counted from what each node of row_ops.hpp keeps, and autograd of the operations between them;
-// LibTorch's attention is taken to be a fused one. Pure: any thread.
+// It is counted from the tensors that each node of row_ops.hpp keeps, and that autograd keeps for
+// the operations between them; LibTorch's attention is taken to be a fused one. Pure: any thread.
 #pragma once
 
 #include <cstdint>

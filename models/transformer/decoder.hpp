@@ -1,8 +1,7 @@
-// models/transformer/decoder.hpp — a decoder-only language model put together from its description.
+// models/transformer/decoder.hpp — builds a decoder-only language model from its description.
 //
-// Units: embedding, one per block (or more: LeafModule), final norm (with the output matrix where
-// it is its own). Segments: the same; with tied embeddings the head uses the embedding's unit as
-// well.
+// Units: embedding, one per block (or more: LeafModule), final norm (with the output matrix unless
+// it is tied). Segments: the same; with tied embeddings the head uses the embedding's unit as well.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +38,7 @@ struct DecoderSpec {
   std::function<bool(const std::string& parameter)> freezes;
 };
 
-/// The model of a description; its source is left to the caller.
+/// Returns the model of a description; the caller sets its source.
 Model make_decoder(const DecoderSpec& spec);
 
 }  // namespace tandem

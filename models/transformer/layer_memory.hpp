@@ -9,7 +9,8 @@
 
 namespace tandem {
 
-/// Activations of a micro-batch of `batch` in a block: the tensors that its layers keep and make.
+/// Returns the activations of a micro-batch of `batch` in a block: the tensors that its layers keep
+/// and make.
 ActivationBytes layer_activations(const LayerShape& shape, const BatchShape& batch);
 
 }  // namespace tandem

@@ -4,13 +4,13 @@
 //   coefficient * experts * sum over e of f_e P_e
 // f_e: how often a token chooses expert e, P_e: its mean probability; both over the tokens of all
 // layers with experts (Switch Transformers, Fedus et al., 2021, as Transformers takes it over a
-// model). Padding is left out: what lies behind a row's length (Batch::lengths), or where that is
+// model). Padding is left out: it lies behind a row's length (Batch::lengths) or, if lengths are
 // not known, behind a document's last label. A layer's gradient needs the choices of all layers,
-// and those are known when forward ends. So blocks leave their sums here, the head adds the loss
-// and, in its backward, says how steep it is; the blocks' backward reads that. Recomputation leaves
-// the same sums again. Nothing here looks at a tensor's values. Invariant: the segments of one
-// micro-batch run on one thread, forward and then backward, before those of the next; each thread
-// has sums of its own.
+// which are known when forward ends. So blocks leave their sums here, and the head adds the loss.
+// The head's backward leaves the loss's slopes here, which the blocks' backward reads.
+// Recomputation leaves the same sums again. Nothing here looks at a tensor's values. Invariant: the
+// segments of one micro-batch run on one thread, forward and then backward, before those of the
+// next; each thread has sums of its own.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,13 @@ class RouterBalance {
   RouterBalance(double coefficient, std::int64_t experts, std::int64_t per_token,
                 std::int64_t layers);
 
-  /// Returns x, and takes down what the router of `layer` says: logits [tokens, experts] of the
-  /// tokens of `batch`, or of the part of them where rows are `shared`: the sums are of whole rows.
-  /// In backward the logits get the gradient of the loss. Compute lane.
+  /// Returns x, and records the logits [tokens, experts] of `layer`'s router for the tokens of
+  /// `batch`. If rows are `shared`, the logits are of this rank's part of the rows, and the sums of
+  /// whole rows. In backward the logits get the gradient of the loss. Compute lane.
   [[nodiscard]] at::Tensor observe(std::int64_t layer, const at::Tensor& logits, const Batch& batch,
                                    const at::Tensor& x, const SharedRows& shared = {});
-  /// `loss` (scalar, fp32) with this one, when all layers of the micro-batch have been observed.
-  /// Compute lane.
+  /// Returns `loss` (scalar, fp32) plus this loss, after all layers of the micro-batch have been
+  /// observed. Compute lane.
   [[nodiscard]] at::Tensor added_to(const at::Tensor& loss);
 
   /// The sums of one micro-batch; counts in double are exact.
@@ -46,7 +46,7 @@ class RouterBalance {
     std::vector<at::Tensor> choices,
         probabilities;  // of each layer, [experts]; undefined: a dense one
     at::Tensor tokens;  // of one layer
-    at::Tensor slopes;  // of the loss along a token's probabilities
+    at::Tensor slopes;  // of the loss in a token's probabilities
   };
   struct Rule {
     double coefficient;

@@ -3,11 +3,11 @@
 //
 //   x = x + Out(Attention(In(Norm(x))))
 //   x = x + Down(Activation(Up(Norm(x))))     or     x = x + sum of w_e Expert_e(Norm(x))
-// models/layers/experts.hpp has the second form. Some families norm what Out and Down give, too,
-// before it is added. Training drops some of attention's probabilities
-// and of what is added to x (not of what experts add). Weights come in one fixed order, so that
-// what is used together lies together: LayerNames lists it. Behind them come those of the layer's
-// adapters (models/transformer/adapters.hpp), if it has some.
+// models/layers/experts.hpp has the second form. Some families also norm the outputs of Out and
+// Down before they are added. In training, dropout applies to attention's probabilities and to the
+// outputs that are added to x (not to the experts'). Weights have one fixed order, which LayerNames
+// lists, so that weights which are used together lie together. The weights of the layer's adapters
+// (models/transformer/adapters.hpp), if it has some, come behind them.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ struct AdapterShape {
   double dropout = 0;     // rate, of their inputs
 };
 
-/// Sizes of a layer's adapters: columns are those of x A^T, for each token.
+/// Sizes of a layer's adapters: columns are of x A^T, for each token.
 struct AdapterSizes {
   std::int64_t columns = 0, inputs = 0;                              // of all its linear layers
   std::int64_t most_columns = 0, most_inputs = 0, most_outputs = 0;  // of one of them
@@ -51,7 +51,7 @@ struct LayerShape {
   bool norms_sums = false;   // the layer has attention_out_norm and down_norm
   LayerDropout dropout;
   std::shared_ptr<RouterBalance> balance;  // null: routers have no loss of their own
-  // of the layers that have some; `intermediate` and `activation` are the dense ones'
+  // of layers with experts; `intermediate` and `activation` are of dense layers
   ExpertShape experts;
   AdapterShape adapters;
   AdapterSizes adapter_sizes;  // by shape_of_layer()
@@ -74,10 +74,10 @@ struct LayerNames {
   std::vector<std::string> up, up_bias;
   std::vector<std::string> down, down_bias;
   std::vector<std::string> down_norm;  // weight; of what the MLP adds
-  // weight[, bias]; empty: a dense layer, and then those above are not
+  // weight[, bias]; empty: a dense layer, which has up and down
   std::vector<std::string> router;
   std::vector<std::string> experts;  // as ExpertShape::parameters() has them
-  // [AdaptedLinear] which of its matrices have adapters: places in its group, ascending
+  // [AdaptedLinear] the matrices that have adapters: places in its group, ascending
   std::array<std::vector<std::size_t>, kAdaptedLinears> adapted = {};
 
   [[nodiscard]] const std::vector<std::string>& matrices(AdaptedLinear linear) const {
@@ -87,18 +87,18 @@ struct LayerNames {
   }
 };
 
-/// The shape of one layer of a model: without experts or adapters where the names have none.
+/// Returns the shape of one layer of a model, without experts or adapters if the names have none.
 LayerShape shape_of_layer(LayerShape shape, const LayerNames& names);
 
-/// The modules that are gathered, reduced and updated as one. A segment needs all of its units
-/// whatever the routes, so the order of collectives is the plan's with each of them.
+/// The modules that are gathered, reduced and updated as one unit. A segment needs all of its units
+/// whatever the routes are, so with each choice collectives have the plan's order.
 enum class LeafModule : std::uint8_t {
   kBlock,    // a block with all of its experts
   kMixture,  // its router and experts apart from the rest
-  kExpert,   // each expert by itself where its parameters are its own; else as kMixture
+  kExpert,   // each expert by itself if its parameters are its own (kApart); else as kMixture
 };
 
-/// The extents of a matrix of one of a block's linear layers, in the order of its names.
+/// The extents of one matrix of a linear layer; linear_shapes() has the order of the names.
 struct LinearShape {
   std::int64_t in = 0;
   std::int64_t out = 0;
@@ -106,13 +106,13 @@ struct LinearShape {
 std::vector<LinearShape> linear_shapes(const LayerShape& shape, const LayerNames& names,
                                        AdaptedLinear linear);
 
-/// The block's parameters with their shapes, in order: one unit, or the units that `leaf` asks for,
-/// and one for its adapters, if it has some.
+/// Returns the block's parameters with their shapes, in order: one unit, or the units that `leaf`
+/// asks for, and one for its adapters, if it has some.
 std::vector<UnitSpec> block_units(const std::string& name, const LayerShape& shape,
                                   const LayerNames& names, LeafModule leaf);
 
-/// The segment; its weights are those of block_units(), in that order. `names` says which groups
-/// there are.
+/// Returns the block's segment. Its weights are the parameters of block_units(), in that order.
+/// `names` says which groups exist.
 std::shared_ptr<const Segment> layer_segment(const LayerShape& shape, const LayerNames& names);
 
 }  // namespace tandem

@@ -48,9 +48,9 @@ ClassCounts sum_over_ranks(const ClassCounts& mine, const Sum& sum);
 std::vector<std::int64_t> predict(const ImageLogits& logits, const CifarImages& images,
                                   std::int64_t count);
 
-/// fp32 [indices, 3, 32, 32] of images, as the net wants them.
+/// Returns the images at `indices` as the net takes them, fp32 [indices, 3, 32, 32].
 at::Tensor image_tensor(const CifarImages& images, const std::vector<std::int64_t>& indices);
-/// Their classes, int64 [indices].
+/// Returns their classes, int64 [indices].
 at::Tensor label_tensor(const CifarImages& images, const std::vector<std::int64_t>& indices);
 
 }  // namespace tandem

@@ -39,16 +39,16 @@ struct CifarFlags : RunFlags {
   bool moe_param_group = false;
 };
 
-/// Parses and checks the command line; nothing when the program is done (--help, --version). Throws
-/// user_error.
+/// Parses and checks the command line; returns nullopt if the program is done (--help, --version).
+/// Throws user_error.
 std::optional<CifarFlags> parse_cifar_flags(int argc, const char* const* argv);
 
-/// The mixture for which --moe and its flags ask.
+/// Returns the mixture for which --moe and its flags ask.
 CifarMoe cifar_moe_of(const CifarFlags& flags);
 
-/// The example's config for --dtype and --stage, or the file of --deepspeed_config, with the typed
-/// flags that stand for its keys. Throws user_error when they contradict each other, or when the
-/// batch cannot be split over `world_size` ranks.
+/// Returns the example's config for --dtype and --stage, or the file of --deepspeed_config, with
+/// the typed flags that stand for its keys. Throws user_error when they contradict each other, or
+/// when the batch cannot be split over `world_size` ranks.
 Config cifar_config(const CifarFlags& flags, int world_size);
 
 }  // namespace tandem

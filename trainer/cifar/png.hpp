@@ -18,10 +18,10 @@ class Canvas {
  public:
   Canvas(int width, int height, Colour ground);
 
-  /// Outside the canvas: nothing.
+  /// Sets a pixel; does nothing outside the canvas.
   void set(int x, int y, Colour colour);
-  /// Letters a to z in 5 x 7 dots, 6 apart; everything else is a blank. (x, y): the first letter's
-  /// upper left corner.
+  /// Writes letters a to z in 5 x 7 dots, 6 apart; any other character is a blank. (x, y): the
+  /// first letter's upper left corner.
   void write(int x, int y, std::string_view text, Colour colour);
 
   [[nodiscard]] int width() const noexcept { return width_; }

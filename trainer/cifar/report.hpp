@@ -14,13 +14,13 @@
 namespace tandem {
 
 /// Adds up the losses of mini-batches and makes a line of every `interval` of them; a new epoch
-/// starts from nothing.
+/// starts again at zero.
 class RunningLoss {
  public:
   explicit RunningLoss(std::int64_t interval) : interval_(interval) {}
 
-  /// Takes the loss of mini-batch `number` (0-based) of `epoch` (0-based); true when a line is due:
-  /// then mean() is over the interval that ends here.
+  /// Takes the loss of mini-batch `number` (0-based) of `epoch` (0-based). Returns true if a line
+  /// is due; mean() is then over the interval that ends here.
   bool add(std::int64_t epoch, std::int64_t number, double loss);
   [[nodiscard]] double mean() const noexcept { return mean_; }
 
@@ -40,9 +40,9 @@ std::vector<std::string> example_accuracy_lines(const ClassCounts& counts);
 std::string tutorial_loss_line(std::int64_t epoch, std::int64_t number, double mean);
 std::vector<std::string> tutorial_accuracy_lines(const ClassCounts& counts);
 
-/// A PNG of the first images, at most 32, twice as large, each over its label and what the net
-/// says (green: the same). An empty `file`: nothing is written (a rank that only takes part in the
-/// model's call).
+/// Writes a PNG of the first images, at most 32, at twice their size, each above its label and the
+/// predicted class (green: they agree). With an empty `file` nothing is written, for a rank that
+/// only takes part in the model's call.
 void write_predictions(const std::filesystem::path& file, const CifarImages& images,
                        const ImageLogits& logits);
 

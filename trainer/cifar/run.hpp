@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-/// For the net of the flags and the set's training images.
+/// Returns a Trainer's arguments for the net that the flags choose, and the training images.
 [[nodiscard]] TrainerArgs cifar_args(const CifarFlags& flags, const Config& config,
                                      std::shared_ptr<const CifarImages> images,
                                      const std::string& description);
@@ -18,11 +18,11 @@ namespace tandem {
 [[nodiscard]] EvaluationOptions cifar_evaluation(std::shared_ptr<const CifarImages> images,
                                                  const RunLength& length);
 
-/// Trains, with the example's line every --log-interval of an epoch's mini-batches.
+/// Trains, and prints the example's line after every --log-interval mini-batches of an epoch.
 void train_cifar(const CifarFlags& flags, Trainer& trainer);
 
-/// The example's accuracy lines over the test images, of which each rank counts its share, and
-/// predictions.png. A collective.
+/// Prints the example's accuracy lines over the test images, of which each rank counts its share,
+/// and writes predictions.png. A collective.
 void report_accuracy(const CifarFlags& flags, Trainer& trainer, const CifarImages& images);
 
 }  // namespace tandem

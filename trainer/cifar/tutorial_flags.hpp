@@ -24,11 +24,11 @@ struct TutorialFlags {
   SgdOptions sgd;
 };
 
-/// Parses and checks the command line; nothing when the program is done (--help, --version). Throws
-/// user_error.
+/// Parses and checks the command line; returns nullopt if the program is done (--help, --version).
+/// Throws user_error.
 std::optional<TutorialFlags> parse_tutorial_flags(int argc, const char* const* argv);
 
-/// losses.jsonl, a line for each step, where an output folder was asked for.
+/// Writes losses.jsonl, a line for each step, if there is an output folder.
 class LossFile {
  public:
   explicit LossFile(const std::string& folder);

@@ -19,33 +19,35 @@ namespace tandem {
 struct AutoSources {
   std::int64_t hidden_size = 0;
   std::int64_t records = 0;
-  bool trainer_defaults = false;  // where no flag gives rate or batch size, "auto" is the Trainer's
+  bool trainer_defaults = false;  // without a flag, "auto" rate or batch size is the Trainer's
 };
 
-/// The config file (or the built-in one) with the flags that stand for its keys; a flag and a key
-/// that contradict each other are a user_error. "auto" is filled as Hugging Face's Trainer does.
+/// Returns the config file (or the built-in one) with the flags that stand for its keys. Throws
+/// user_error if a flag and a key contradict each other. "auto" is filled as Hugging Face's Trainer
+/// does.
 Config finetune_config(const FinetuneFlags& flags, DeviceKind device, std::int64_t world_size,
                        const AutoSources& sources = {});
-/// Throws user_error where neither a flag nor the file gives the learning rate or the batch size.
+/// Throws user_error if neither a flag nor the file gives the learning rate or the batch size.
 void require_rate_and_batch(const FinetuneFlags& flags, const Config& config);
 
-/// --steps, else the epochs', cut at --bench_steps.
+/// Returns --steps, or else the epochs' steps, but at most --bench_steps.
 RunLength run_length(const FinetuneFlags& flags, const Config& config, std::int64_t records);
 
-/// The rate of step n by --lr, --warmup, --warmup_steps and --lr_scheduler
-/// (trainer/finetune/rate_schedule.hpp). Empty when the config has a scheduler, which then
+/// Returns the rate of step n by --lr, --warmup, --warmup_steps and --lr_scheduler
+/// (trainer/finetune/rate_schedule.hpp). It is empty if the config has a scheduler, which then
 /// decides.
 std::function<double(std::int64_t)> learning_rate_of(const FinetuneFlags& flags,
                                                      const Config& config,
                                                      std::int64_t total_steps);
 
-/// The settings beside the config that decide a run's numbers (InitializeArgs::settings).
+/// Returns the settings beside the config that decide a run's numbers (InitializeArgs::settings).
 std::vector<std::pair<std::string, std::string>> run_settings(const FinetuneFlags& flags,
                                                               const Config& config,
                                                               const LoraOptions& lora,
                                                               std::int64_t total_steps);
 
-/// Lines printed before the first step: model, batch, length, overlap, threads.
+/// Returns the lines that are printed before the first step: model, batch, length, overlap,
+/// threads.
 std::vector<std::string> describe_run(const FinetuneFlags& flags, const Config& config,
                                       const Pretrained& pretrained, const Engine& engine,
                                       std::int64_t records);

@@ -18,21 +18,22 @@
 namespace tandem {
 
 struct FinetuneData {
-  std::vector<AlpacaRecord> records;  // what the tokens were made of
+  std::vector<AlpacaRecord> records;  // the tokens' source
   std::shared_ptr<const TokenRecords> tokens;
   std::shared_ptr<const TokenDataset> dataset;
   std::shared_ptr<const TokenDataset> evaluated;  // held out; null: none
-  std::optional<std::int32_t> end_token;          // what --append_eos puts behind answers
-  /// Lines printed before the first step: counts, what is trained, a record, and how they pack.
+  std::optional<std::int32_t> end_token;          // the token that --append_eos puts behind answers
+  /// Lines printed before the first step: counts, the tokens that are trained, a record, and the
+  /// packing.
   std::vector<std::string> lines;
 
-  /// Tokens of the longest row, learnt or held out.
+  /// Returns the tokens of the longest row, learnt or held out.
   [[nodiscard]] std::int64_t longest() const {
     return std::max(dataset->longest(), evaluated != nullptr ? evaluated->longest() : 0);
   }
 };
 
-/// `folder` holds the tokenizer. Throws user_error where the data or its masks are refused
+/// `folder` holds the tokenizer. Throws user_error if the data or its masks are refused
 /// (models/data/mask_check.hpp).
 FinetuneData open_data(const FinetuneFlags& flags, const std::filesystem::path& folder,
                        const Tokenizer& tokenizer);

@@ -13,12 +13,13 @@
 
 namespace tandem {
 
-/// Fills in what the user did not type: model, data, output folder runs/demo-<time>, sizes for
-/// about a minute on two cores. `folder_of_tree`: the demo's, where no installed one lies beside
-/// the program.
+/// Fills in the flags that the user did not type: model, data, output folder runs/demo-<time>,
+/// sizes for about a minute on two cores. `folder_of_tree`: the demo's folder, if no installed one
+/// lies beside the program.
 void apply_demo_defaults(FinetuneFlags& flags, const std::string& folder_of_tree);
 
-/// Prints what the model answers to a few of its questions, greedily, beside what the data says.
+/// Prints the model's greedy answers to a few of the records' questions, beside the records'
+/// answers.
 void show_samples(MetricsWriter& metrics, std::string_view when, const Pretrained& pretrained,
                   Engine& engine, std::span<const AlpacaRecord> records);
 

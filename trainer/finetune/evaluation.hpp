@@ -1,4 +1,5 @@
-// trainer/finetune/evaluation.hpp — the fine-tuner's evaluations, as its flags say.
+// trainer/finetune/evaluation.hpp — converts the fine-tuner's flags into the options of its
+// evaluations.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@
 
 namespace tandem {
 
-/// `save` writes the model into a folder. The arguments outlive the result.
+/// `save` writes the model into a folder. The arguments must outlive the result.
 EvaluationOptions evaluation_options(const FinetuneFlags& flags, const Config& config,
                                      const RunLength& length,
                                      std::shared_ptr<const Dataset> dataset,

@@ -46,7 +46,7 @@ struct FinetuneFlags : RunFlags {
   std::string decay_norms = "on";  // off: not of norms and biases
   double warmup = 0.01;            // share of the steps over which the learning rate rises linearly
   std::optional<double> warmup_steps;   // instead: their count, or below 1 their share
-  std::string lr_scheduler = "linear";  // where no config says it
+  std::string lr_scheduler = "linear";  // if no config has a scheduler
   bool deterministic = false;
   std::string attn_implementation = "sdpa";
   std::string leaf_module;
@@ -67,22 +67,21 @@ struct FinetuneFlags : RunFlags {
   std::int64_t bench_steps = 0;  // 0: no such limit
   std::string log_level = "INFO";
   bool samples = true;       // of the demo
-  bool check_flags = false;  // and end
+  bool check_flags = false;  // checks the flags, and ends
   bool save_checkpoint = false;
   std::string save_dtype;  // of model/; empty: the compute type
 };
 
-/// The rows of the flags that decide, beside the engine's, what a run of a model holds: the
-/// trainer's and `tandem plan`'s.
+/// Returns the rows of the flags that, beside the engine's, decide how much memory a run needs. The
+/// trainer and `tandem plan` have them.
 [[nodiscard]] std::vector<FlagGroup> memory_flags(FinetuneFlags& flags);
-/// Throws user_error where flags of what is trained contradict each other.
+/// Throws user_error if flags of the trained parts contradict each other.
 void check_trained_flags(const FinetuneFlags& flags);
-/// The parts that the flags let learn, except for --lora_from.
+/// Returns the parts that learn by the flags, except for --lora_from.
 TrainedParts trained_parts(const FinetuneFlags& flags);
 
-/// Parses and checks the command line; nothing when the program is done (--help, --version,
-/// --check_flags). Throws
-/// user_error.
+/// Parses and checks the command line; returns nullopt if the program is done (--help, --version,
+/// --check_flags). Throws user_error.
 std::optional<FinetuneFlags> parse_finetune_flags(int argc, const char* const* argv);
 
 }  // namespace tandem

@@ -3,8 +3,8 @@
 //
 // linear and cosine are Transformers' get_linear_schedule_with_warmup and
 // get_cosine_schedule_with_warmup, number for number: the first step of a warm-up has the rate 0,
-// and the rate would be 0 one step behind the last. constant is the DeepSpeed example's, whose
-// first step has the first of the warm-up's rises already.
+// and the rate would be 0 one step behind the last. constant is the DeepSpeed example's: its first
+// step already has the first rise of the warm-up.
 #pragma once
 
 #include <array>

@@ -13,13 +13,14 @@
 
 namespace tandem {
 
-/// The model of --model_name, or the demo's, whose weights are made from the seed.
+/// Opens the model of --model_name, or the demo's, whose weights are made from the seed.
 [[nodiscard]] Pretrained open_pretrained(const FinetuneFlags& flags, bool is_demo);
 
-/// The type of model/: --save_dtype, else the one in which the run computes.
+/// Returns the type of model/: --save_dtype, else the type in which the run computes.
 [[nodiscard]] TensorType saved_type(const FinetuneFlags& flags, const Config& config);
 
-/// `name` of the run in its trace. Model and data outlive the trainer.
+/// Returns the arguments of a run that its trace calls `name`. Model and data must outlive the
+/// trainer.
 [[nodiscard]] TrainerArgs finetune_args(const FinetuneFlags& flags, const Config& config,
                                         const Pretrained& pretrained, const FinetuneData& data,
                                         std::string name);

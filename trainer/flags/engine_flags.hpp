@@ -16,16 +16,16 @@ struct EngineFlags {
   std::string device = "auto";
   std::string sim_spec;
   ReductionOrder reduction = ReductionOrder::kExact;  // of ProcessGroup
-  EngineOptions engine;                               // but for those above
+  EngineOptions engine;                               // except for the options above
 };
 
-/// The rows of their table (flag_table.hpp).
+/// Returns the flags' rows for a table (flag_table.hpp).
 [[nodiscard]] FlagGroup engine_flags(EngineFlags& flags);
 
 /// Throws user_error for flags that contradict each other, or make no sense on that device.
 void check_engine_flags(const EngineFlags& flags, DeviceKind device);
 
-/// All of it, on that device.
+/// Returns all options, for that device.
 [[nodiscard]] EngineOptions engine_options(const EngineFlags& flags, DeviceKind device);
 
 }  // namespace tandem

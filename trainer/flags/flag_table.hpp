@@ -38,7 +38,7 @@ class FlagValue {
  public:
   using Add =
       std::function<CLI::Option*(CLI::App& app, const std::string& names, const std::string& help)>;
-  using Number = std::function<std::optional<double>()>;  // absent: the flag is
+  using Number = std::function<std::optional<double>()>;  // nullopt: the flag is absent
   using Text = std::function<const std::string&()>;
   explicit FlagValue(Add add) : add_(std::move(add)) {}
   FlagValue(Add add, Number number) : add_(std::move(add)), number_(std::move(number)) {}
@@ -54,11 +54,11 @@ class FlagValue {
   [[nodiscard]] FlagValue share(std::string otherwise) &&;
   // These bound texts; a text that is empty and was not given is not checked.
   [[nodiscard]] FlagValue one_of(std::vector<std::string_view> allowed) &&;
-  /// The names between the commas.
+  /// Each name between the commas must be allowed.
   [[nodiscard]] FlagValue list_of(std::vector<std::string_view> allowed) &&;
   [[nodiscard]] FlagValue checked_by(std::function<void(const std::string& text)> check) &&;
 
-  /// It is checked only where the flag is given.
+  /// The value is checked only if the flag is given.
   [[nodiscard]] FlagValue if_given() &&;
   /// The flag must be given.
   [[nodiscard]] FlagValue required() &&;
@@ -81,7 +81,7 @@ class FlagValue {
 };
 
 struct FlagRow {
-  std::string names;  // "--save_every,--save_steps": the first one is in messages
+  std::string names;  // "--save_every,--save_steps": messages have the first one
   FlagValue value;
   std::string help;
 };
@@ -115,7 +115,7 @@ namespace flags {
 
 [[nodiscard]] FlagValue text(std::string& value);
 [[nodiscard]] FlagValue texts(std::vector<std::string>& values);
-/// It stands alone, without a value.
+/// A flag that has no value.
 [[nodiscard]] FlagValue on(bool& value);
 [[nodiscard]] FlagValue number(double& value);
 [[nodiscard]] FlagValue number(int& value);
@@ -127,9 +127,9 @@ namespace flags {
 [[nodiscard]] FlagValue numbers(std::vector<std::int64_t>& values);
 /// 0 to 2^64 - 1 (seed_flag.hpp).
 [[nodiscard]] FlagValue seed(std::uint64_t& value);
-/// Taken and not used.
+/// A flag that is accepted and has no effect.
 [[nodiscard]] FlagValue ignored();
-/// `set` is called with the text, and throws user_error for one that it does not take.
+/// `set` is called with the text, and throws user_error for a text that it does not accept.
 [[nodiscard]] FlagValue parsed(std::function<void(const std::string& text)> set,
                                std::string default_text);
 

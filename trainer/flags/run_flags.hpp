@@ -29,7 +29,7 @@ struct RunFlags : EngineFlags {
   std::string output_dir;
   std::uint64_t seed = 42;
   std::int64_t steps = 0;
-  std::int64_t summary_skip = 15;  // first steps that its figures leave out
+  std::int64_t summary_skip = 15;  // first steps that the summary's figures leave out
   double log_interval = 1;         // steps, or below 1 their share of the run
 
   // Keys of the DeepSpeed JSON.
@@ -68,30 +68,33 @@ struct RunFlags : EngineFlags {
   [[nodiscard]] bool given(const std::string& flag) const;
 };
 
-/// The rows of the flags that stand for keys of the DeepSpeed JSON, and its own.
+/// Returns the rows of the flags that stand for keys of the DeepSpeed JSON, and of the JSON's own
+/// flag.
 [[nodiscard]] FlagGroup config_flags(RunFlags& flags);
-/// These, the engine's and the reports' flags. --output_dir, --seed and --steps, whose meaning or
-/// default differs, are the trainer's to add, and so are the two rows below.
+/// Returns these rows, the engine's and the reports'. Each trainer adds --output_dir, --seed and
+/// --steps itself, since their meaning or default differs, and also the two rows below.
 [[nodiscard]] std::vector<FlagGroup> run_flags(RunFlags& flags);
 [[nodiscard]] FlagRow log_interval_flag(RunFlags& flags);
 [[nodiscard]] FlagRow summary_skip_flag(RunFlags& flags);
 
-/// Parses, and fills in `typed`. False when the program has nothing more to do (--help, --version).
-/// Throws user_error.
+/// Parses the command line, and fills in `typed`. Returns false if the program has nothing more to
+/// do (--help, --version). Throws user_error.
 [[nodiscard]] bool parse_run_flags(CLI::App& app, RunFlags& flags, int argc,
                                    const char* const* argv);
 
 /// Throws user_error for flags that contradict each other.
 void check_run_flags(const RunFlags& flags);
 
-/// For a trainer that has no flags of its own: all of the above, parsed and checked. The values
-/// that `flags` has are the defaults, and `about` is the first line of --help. False as above.
+/// Parses and checks all of the above, for a trainer that has no flags of its own. The values that
+/// `flags` has are the defaults, and `about` is the first line of --help. Returns false as
+/// parse_run_flags() does.
 [[nodiscard]] bool parse_trainer_flags(const std::string& about, RunFlags& flags, int argc,
                                        const char* const* argv);
 
-/// The typed flags that stand for keys of the config.
+/// Returns the typed flags that stand for keys of the config.
 std::vector<KeyOverride> config_overrides(const RunFlags& flags);
-/// The config in the file of --deepspeed_config, else `builtin`, with those flags.
+/// Returns the config in the file of --deepspeed_config, or else in the text `builtin`, with these
+/// flags.
 [[nodiscard]] Config run_config(const RunFlags& flags, std::int64_t world_size,
                                 const std::string& builtin);
 

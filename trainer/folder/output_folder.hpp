@@ -1,9 +1,9 @@
 // trainer/folder/output_folder.hpp — a run's folder: its lock, its content, and the files of an
 // earlier run.
 //
-// Invariant: a run follows no link within its folder but one in the place of checkpoints/, whose
-// lock lies where the link leads to; it replaces nothing that is not a file or a folder of a run;
-// and what an earlier run saved is moved to earlier-N/, never removed.
+// Invariant: within its folder a run follows no link except one in the place of checkpoints/, whose
+// lock lies where the link leads to. A run replaces only files and folders of a run. Files that an
+// earlier run saved are moved to earlier-N/, never removed.
 #pragma once
 
 #include <filesystem>

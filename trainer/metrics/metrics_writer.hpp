@@ -39,17 +39,17 @@ struct MetricsOptions {
   MonitorConfig monitors = {};  // the config's blocks, over samples
   std::int64_t samples_per_step = 1;
   bool scales_loss = false;           // fp16: its scale is a monitored figure
-  bool wall_clock_breakdown = false;  // the config's: its timers are, too
+  bool wall_clock_breakdown = false;  // the config's: its timers are monitored, too
   bool wandb_over_steps = false;      // not over samples
   std::string wandb_name = {};        // of the run
   std::vector<std::string> wandb_tags = {};
   std::string config_json = {};  // for wandb
   bool append = false;           // resume: go on in the metrics.jsonl that is there
   ProgressMode progress = ProgressMode::kAuto;
-  // of a rank that is not the first: takes the figures, writes and prints nothing
+  // for a rank that is not the first: takes the figures, but writes and prints nothing
   bool silent = false;
   bool has_disk =
-      true;            // of the ranks that share the folder it is the first: it moves what is there
+      true;  // the first of the ranks that share the folder: it moves an earlier run's files
   bool quiet = false;  // warnings and errors alone on the console
 };
 
@@ -62,12 +62,12 @@ class MetricsWriter {
   /// events, checkpoints and models of an earlier run move to earlier-N/.
   void write(const StepMetrics& metrics);
 
-  /// The losses of an evaluation behind that step, in metrics.jsonl and the events.
+  /// Writes the losses of an evaluation behind that step to metrics.jsonl and the events.
   void write_evaluation(std::int64_t step, const EvalSums& sums);
 
-  /// A line among the console lines (above the bar, where there is one).
+  /// Prints a line among the console lines (above the bar, if there is one).
   void note(std::string_view line);
-  /// The same, for a line that notes.txt does not get.
+  /// The same, but notes.txt does not get the line.
   void say(std::string_view line);
   /// Prints the line on stderr as a warning, also if the console is quiet.
   void warn(std::string_view line);
@@ -86,7 +86,7 @@ class MetricsWriter {
   /// The figures measured so far, for the caller to complete and hand to finish().
   [[nodiscard]] RunSummary summary() const { return builder_.summary(); }
 
-  /// The last step's figures; step 0 before there is one.
+  /// Returns the last step's figures; step 0 before the first step.
   [[nodiscard]] const StepMetrics& last() const noexcept { return last_; }
   [[nodiscard]] RunProgress progress() const { return console_.progress(); }
 
@@ -100,12 +100,12 @@ class MetricsWriter {
 
  private:
   void open_wandb();
-  /// One step's, to all that take scalars.
+  /// Writes one step's figures to the events and the monitors.
   void write_scalars(const StepMetrics& metrics);
   /// Says once that micro-batches have no label.
   void warn_of_unlabelled(const StepMetrics& metrics);
-  /// Moves the files of another run into a folder of its own. An error ends the run: it would else
-  /// replace and remove what was saved.
+  /// Moves the files of another run into a folder of its own. An error ends the run, which would
+  /// otherwise replace and remove saved files.
   void set_aside();
 
   MetricsOptions options_;
@@ -118,7 +118,7 @@ class MetricsWriter {
   StepMetrics last_;
   bool begun_ = false;
   bool warned_of_unlabelled_ = false;
-  std::string notes_;  // of before the first step: notes.txt
+  std::string notes_;  // notes.txt, before the first step
   std::set<std::string> lost_;
 };
 

@@ -2,9 +2,9 @@
 //
 //   /metrics  the last step's figures, as Prometheus scrapes them
 //   /step     the same as JSON, with how far the run is
-//   /actors   what lives on the rank's loop, what each task waits for and since when
+//   /actors   the tasks on the rank's loop, what each one waits for and since when
 //
-// Answers are made on the loop's thread, within steps; without the flag nothing of this exists.
+// The loop's thread makes the answers, within steps. Without the flag there is no server.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// trainer/program/foreign_flags.hpp — flags of Transformers, TRL, LLaMA-Factory and of DeepSpeed's
-// example that have another name here, or none, and what to give instead.
+// trainer/program/foreign_flags.hpp — hints for flags of Transformers, TRL, LLaMA-Factory and
+// DeepSpeed's example that have another name here, or none.
 //
 // A flag that means the same here is an alias where it is added (--learning_rate) and is not in
 // this table.
@@ -9,8 +9,8 @@
 
 namespace tandem {
 
-/// A whole sentence's end for "unknown flag --x; ...": "here it is --lora_r"; empty for any other
-/// name.
+/// Returns the end of the message "unknown flag --x; ...", such as "here it is --lora_r"; empty for
+/// any other name.
 [[nodiscard]] std::string_view foreign_flag_hint(std::string_view flag);
 /// Returns a hint for a value that only another trainer's flag of the same name takes; empty for
 /// any other value.

@@ -7,10 +7,10 @@
 
 namespace tandem {
 
-/// "note: <text>" on stderr for each, in one line.
+/// Prints "note: <text>" on stderr for each, in one line.
 void print_notes(std::span<const std::string> notes);
 
-/// The same about what a name stands for; nothing where it is a path.
+/// Prints such a note on the path for which a name stands; nothing if the name is a path.
 void print_resolved(const std::string& name, const std::filesystem::path& path);
 
 }  // namespace tandem

@@ -7,9 +7,10 @@ namespace tandem {
 /// whole process:
 ///  - malloc returns large blocks to the system at once, so every step takes the page faults of its
 ///    activations again (8 % of a bf16 step). Freed memory is kept instead.
-/// The others are read when a library is loaded. So a program with this in it starts itself once
-/// more with them in its environment, unless the user has set a policy of waiting: before main(),
-/// and before the libraries' initialisers, which take LibTorch a fifth of a second:
+/// The other settings are read when a library is loaded. So a program that contains this function
+/// starts itself once more with them in its environment, unless the user has set a policy of
+/// waiting. It does so before main(), and before the libraries' initialisers, of which LibTorch's
+/// take a fifth of a second:
 ///  - libgomp's waiting threads (ATen's team) spin for about a millisecond, on a core that the
 ///    optimizer's pool or another process needs; measured with a busy neighbour, steps take 2.5
 ///    times as long.

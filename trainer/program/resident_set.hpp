@@ -7,13 +7,13 @@
 namespace tandem {
 
 struct ResidentSet {
-  // private memory and files, at the highest: without memory shared between ranks
+  // the peak of private memory and files, without memory shared between ranks
   std::int64_t host_peak = 0;
   std::int64_t shared = 0;  // of this rank's own arena, which its peers read
 };
 
-/// The resident set of now; memory shared between ranks only grows until the run ends. Takes a
-/// millisecond.
+/// Returns the current resident set; this takes a millisecond. Memory shared between ranks only
+/// grows until the run ends.
 [[nodiscard]] ResidentSet resident_set();
 
 }  // namespace tandem

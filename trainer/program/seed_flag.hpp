@@ -10,7 +10,7 @@ class App;
 
 namespace tandem {
 
-/// It takes 0 to 2^64 - 1; another number is a user_error, and none is clamped.
+/// Adds the flag. It takes 0 to 2^64 - 1; any other number is a user_error and is not clamped.
 void add_seed(CLI::App& app, std::uint64_t& seed, const std::string& text);
 
 }  // namespace tandem

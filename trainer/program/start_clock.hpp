@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-/// Begins with the process, whose own start (the libraries that it loads, twice where it starts
-/// itself anew) the system counts in hundredths of a second.
+/// The clock begins with the process. It counts the process's own start, too (loading libraries,
+/// twice if the process starts itself again), which the system gives in hundredths of a second.
 class StartClock {
  public:
   /// Counts the time since the last mark as `part`.

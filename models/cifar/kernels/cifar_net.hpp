@@ -2,12 +2,11 @@
 // one image at a time.
 //
 // An image's forward, loss and backward down to the convolutions' weights touch about 300 KB and
-// stay in the caches; what a matrix library spends on starting a matmul of this size is more than
-// the matmul. Weight gradients of the linear layers are sums over the images, made in a second
-// pass. Only one of the four inputs of a pooled value gets a gradient, so the convolutions'
-// backward visits a quarter of the places. Invariant: every sum has an order of its own, fixed by
-// the shapes; neither threads nor the number of images in a batch change the bits of an image's
-// values.
+// stay in the caches; a matrix library would spend more time on starting a matmul of this size than
+// on the matmul. Weight gradients of the linear layers are sums over the images, which a second
+// pass makes. Only one of the four inputs of a pooled value gets a gradient, so the convolutions'
+// backward computes a quarter of the positions. Invariant: the shapes alone fix the order of every
+// sum; neither threads nor the number of images in a batch change the bits of an image's values.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +37,7 @@ struct Parameters {
   Float* fc3_bias;
 };
 
-/// The second convolution's weights, arranged anew for the vector loops.
+/// The second convolution's weights, in two layouts for the vector loops.
 struct Packed {
   alignas(64) float by_input[150 * kConv2];   // [ky, kx, in][out]
   alignas(64) float by_output[kConv2 * 200];  // [out][ky, kx, in padded to 8]
@@ -59,24 +58,27 @@ struct Row {
   alignas(64) float d_conv2_bias[kConv2];
 };
 
-/// Logits [10] of one image [3, 32, 32]. With a `row` also its loss for `label`, returned, and in
-/// `row` what its backward leaves; the gradients there are those of loss * `share`. Any thread.
+/// Computes the logits [10] of one image [3, 32, 32]. With a `row` it also runs the backward of
+/// loss * `share` for `label`, fills `row`, and returns the loss; without one it returns 0. Any
+/// thread.
 double run_image(const Parameters<const float>& weights, const Packed& packed, const float* image,
                  float* logits, Row* row = nullptr, std::int64_t label = 0, float share = 0);
 
-/// The net up to fc2 alone, for what comes behind it instead of fc3: its activations [84] of one
-/// image. Any thread.
+/// Computes fc2's activations [84] of one image, for a net that has another part in place of fc3.
+/// Any thread.
 void run_trunk(const Parameters<const float>& weights, const Packed& packed, const float* image,
                float* hidden2);
-/// Their backward, by running the forward once more: in `row` what `d_hidden2` [84] leaves for the
-/// second pass. Any thread.
+/// Runs the backward of `d_hidden2` [84], the gradient of those activations, and fills `row` for
+/// the second pass. It runs the forward again. Any thread.
 void run_trunk_backward(const Parameters<const float>& weights, const Packed& packed,
                         const float* image, const float* d_hidden2, Row& row);
 
-/// Parts that the second pass is cut into; each writes gradients of its own. The last one is fc3's.
+/// The number of parts of the second pass, each of which writes other gradients. The last part is
+/// fc3's.
 inline constexpr std::int64_t kGradientParts = 30;
 inline constexpr std::int64_t kTrunkGradientParts = kGradientParts - 1;
-/// gradients = scale * sum over rows, or added to what is there. Part `part`; any thread.
+/// Computes part `part` of gradients = scale * sum over rows, or with `add` gradients += that. Any
+/// thread.
 void weight_gradients(const Row* rows, std::int64_t count, float scale, bool add,
                       const Parameters<float>& gradients, std::int64_t part);
 

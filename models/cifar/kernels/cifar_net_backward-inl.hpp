@@ -38,8 +38,8 @@ HWY_INLINE void linear_backward(const float* weight, const float* dy, const floa
   });
 }
 
-/// The places of channel `out` of a pooled map that have a gradient: the gradient, and where its
-/// patch begins.
+/// The positions in one channel of a pooled map that have a gradient: their gradients, and the
+/// beginnings of their patches.
 struct Places {
   float gradient[kPool1 * kPool1];
   std::int32_t begin[kPool1 * kPool1];
@@ -132,7 +132,7 @@ HWY_INLINE void conv1_backward(const float* image, Work& work, Row& row) {
   }
 }
 
-/// Loss of one image; its gradient by the logits, times `share`.
+/// Returns the loss of one image. `d_logits` becomes the gradient of the logits, times `share`.
 inline double softmax_loss(const float* logits, std::int64_t label, float share, float* d_logits) {
   const float largest = *std::max_element(logits, logits + kClasses);
   double sum = 0;
@@ -148,7 +148,7 @@ inline double softmax_loss(const float* logits, std::int64_t label, float share,
 
 // ---- weight gradients
 
-/// Where the sums of one parameter go.
+/// How the sums of one parameter are written.
 struct Target {
   float scale;
   bool add;
@@ -156,7 +156,7 @@ struct Target {
   HWY_INLINE void put(float sum, float* to) const { *to = add ? *to + scale * sum : scale * sum; }
 };
 
-/// Rows [begin, end) of dW [out, in] = sum over images of dy x^T, and of db.
+/// Writes rows [begin, end) of dW [out, in] = sum over images of dy x^T, and of db.
 template <class X, class Y>
 HWY_INLINE void outer_sums(const Row* rows, std::int64_t count, X x_of, Y dy_of, int in, int begin,
                            int end, Target target, float* weight, float* bias) {
@@ -178,7 +178,7 @@ HWY_INLINE void outer_sums(const Row* rows, std::int64_t count, X x_of, Y dy_of,
   }
 }
 
-/// Sums over images of part of a Row, in place of `sums` [size].
+/// Writes the sums over images of one member of Row into `sums` [size].
 template <class Of>
 HWY_INLINE void sum_rows(const Row* rows, std::int64_t count, Of of, int size, float* sums) {
   for_lanes(size, [&](auto d, auto i) HWY_ATTR {

@@ -1,9 +1,9 @@
 // models/io/tokenizer/added_tokens.hpp — tokens that are cut out of the text before BPE sees it
 // ("<|endoftext|>").
 //
-// The rules are those of Hugging Face's AddedVocabulary: leftmost match first, of those the
-// longest; tokens that are not `normalized` are looked for in the raw text, the others in the
-// normalized rest.
+// The rules of Hugging Face's AddedVocabulary apply: the leftmost match counts, and of several
+// there the longest. Tokens that are not `normalized` are looked for in the raw text, the others in
+// the normalized rest.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@ namespace tandem {
 struct AddedToken {
   std::string content;
   std::int32_t id = 0;
-  bool single_word = false;  // only where no word character touches it
-  bool lstrip = false;       // takes the white space before it along
-  bool rstrip = false;       // and behind it
+  bool single_word = false;  // matches only if no word character touches it
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // includes the white space behind it
   bool normalized = false;
   bool special = false;  // left out by decode(skip_special_tokens)
 };
@@ -34,7 +34,7 @@ class AddedTokenMatcher {
 
   /// Empty contents are not allowed; of two equal contents the later one counts.
   void add(AddedToken token);
-  /// Makes what was added known to split(); nothing is added behind it.
+  /// Makes the added tokens known to split(). Call it after the last add().
   void finish();
   /// Cuts valid UTF-8 text into ordinary parts and tokens, in order; parts are never empty, except
   /// for tokens.
@@ -45,10 +45,10 @@ class AddedTokenMatcher {
   [[nodiscard]] const AddedToken* match_at(std::string_view text, std::size_t at) const noexcept;
 
   std::vector<AddedToken> tokens_;  // after finish(): by content, ascending
-  // [token] The longest other token that it begins with; none: itself.
+  // [token] The longest other token with which it begins; itself if there is none.
   std::vector<std::uint32_t> shorter_;
   std::array<bool, 256> begins_{};  // [byte] a token begins with it
-  std::optional<char> only_begin_;  // what all of them begin with
+  std::optional<char> only_begin_;  // the byte with which all of them begin
 };
 
 }  // namespace tandem

@@ -21,7 +21,7 @@ class MergeTable {
   };
 
   explicit MergeTable(std::size_t merges = 0);
-  /// False if the pair was there already.
+  /// Returns false if the pair was there already.
   bool add(std::int32_t left, std::int32_t right, std::uint32_t rank, std::int32_t joined);
   [[nodiscard]] const Entry* find(std::int32_t left, std::int32_t right) const noexcept;
   [[nodiscard]] std::size_t size() const noexcept { return size_; }

@@ -3,7 +3,7 @@
 //
 // PCRE2 with JIT stands in for Oniguruma, which the files were written for. The one difference that
 // matters, \s (PCRE2's includes U+180E), is removed by spelling \s as \p{White_Space} before
-// compiling. Patterns of published files are matched by WordPattern where the text is ASCII.
+// compiling. WordPattern matches the patterns of published files as long as the text is ASCII.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ namespace tandem {
 /// A compiled pattern; shared by threads, each with its own Matcher.
 class SplitPattern {
  public:
-  /// Error naming the pattern and the place if it does not compile. `where`/`file` are for that
-  /// text.
+  /// Throws Error, which names the pattern and the place, if it does not compile. `file` is for
+  /// that message.
   SplitPattern(std::string pattern, std::string_view file);
   ~SplitPattern();
   SplitPattern(SplitPattern&&) noexcept;
@@ -33,11 +33,11 @@ class SplitPattern {
   friend class Matcher;
   struct Code;
   std::string text_;
-  std::optional<WordPattern> words_;  // the same, where it is one
+  std::optional<WordPattern> words_;  // the same pattern, if it is one of these
   std::unique_ptr<Code> code_;
 };
 
-/// Room that matching needs; one per thread at a time.
+/// Working memory of matching. One thread uses it at a time.
 class Matcher {
  public:
   Matcher();
@@ -45,13 +45,13 @@ class Matcher {
   Matcher(const Matcher&) = delete;
   Matcher& operator=(const Matcher&) = delete;
 
-  /// Matches from now on belong to a text of `bytes` bytes, and have the time that such a text may
-  /// take. Before the first call there is no limit.
+  /// Begins a text of `bytes` bytes. Its matches together have the time that a text of this size
+  /// may take. Before the first call there is no limit.
   void start_text(std::size_t bytes);
 
-  /// First match at or after `from` in valid UTF-8 `text`; false if there is none. Error if the
-  /// pattern takes longer than its text may, or matches what lies before `from`. Empty matches are
-  /// reported with begin == end.
+  /// Finds the first match at or after `from` in valid UTF-8 `text`; returns false if there is
+  /// none. Throws Error if the matches take longer than the text may, or if a match begins before
+  /// `from`. Empty matches are reported with begin == end.
   bool find(const SplitPattern& pattern, std::string_view text, std::size_t from,
             std::size_t& begin, std::size_t& end);
 
@@ -67,17 +67,17 @@ struct SplitStep {
   enum class Keep : unsigned char { kIsolated, kRemoved, kWithPrevious };
   SplitPattern pattern;
   Keep keep = Keep::kIsolated;
-  bool invert = false;  // the matches are what lies between the cuts
+  bool invert = false;  // the text between matches counts as the match
 };
 
 /// Cuts `pieces` (views into one text) by the step.
 void split(const SplitStep& step, Matcher& matcher, std::vector<std::string_view>& pieces,
            std::vector<std::string_view>& scratch);
 
-/// GPT-2's own pattern, which ByteLevel with use_regex stands for.
+/// Returns GPT-2's own pattern, which ByteLevel uses if use_regex is set.
 std::string_view gpt2_pattern();
 
-/// `text` with every character that has a meaning in patterns escaped.
+/// Returns `text` with an escape before every character that has a meaning in patterns.
 std::string escape_pattern(std::string_view text);
 
 }  // namespace tandem

@@ -1,9 +1,9 @@
 // models/io/tokenizer/text_stream.hpp — decodes tokens that arrive one by one, for printing them
 // immediately.
 //
-// Invariant: what push() and finish() return, put together, is what the tokenizer makes of all
-// tokens, and each part is whole UTF-8. The end of a text whose bytes are no character yet waits
-// for the next token.
+// Invariant: the results of push() and finish(), joined, are the text that the tokenizer makes of
+// all tokens, and each result is whole UTF-8. Bytes that are no whole character yet wait for the
+// next token.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class TextStream {
   /// Special tokens have no text.
   explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  /// The text that can be printed now that this token is there.
+  /// Adds a token, and returns the text that can be printed now.
   std::string push(std::int32_t id);
   /// The rest of the text.
   std::string finish();

@@ -1,5 +1,5 @@
-// The parts of a Tokenizer that work on characters: normalization, and vocabularies as
-// sentencepiece makes them.
+// The parts of a Tokenizer that work on characters: normalization, and sentencepiece's
+// vocabularies.
 #include <algorithm>
 #include <array>
 #include <cstdlib>

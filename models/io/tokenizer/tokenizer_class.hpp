@@ -17,19 +17,21 @@ struct DefaultToken {
   std::string_view text;
 };
 
-/// The class by tokenizer_config.json and config.json (nothing: it is not there).
+/// Returns the class by tokenizer_config.json and config.json (`model`; absent: there is no such
+/// file).
 std::string tokenizer_class(const JsonValue& config, const std::optional<JsonValue>& model);
 
-/// Special tokens that the class has where no file says anything of them.
+/// Returns the special tokens that the class has if no file mentions them.
 std::span<const DefaultToken> default_tokens(std::string_view class_name);
 
-/// The normalizer, pre-tokenizer and unknown token of a class that puts its own in the place of
-/// tokenizer.json's, as a JSON object; nothing for any other. Not for a vocabulary of bytes, whose
-/// spaces such steps would lose. Throws for members of tokenizer_config.json of another type.
+/// Returns the normalizer, pre-tokenizer and unknown token of a class that replaces
+/// tokenizer.json's by its own, as a JSON object; nullopt for any other class. Do not use it for a
+/// vocabulary of bytes: these steps would lose its spaces. Throws if a member of
+/// tokenizer_config.json has another type.
 std::optional<std::string> steps_of_class(std::string_view class_name, const JsonValue& config);
 
-/// Whether it puts a space before a text by tokenizer_config.json alone, whatever tokenizer.json
-/// has.
+/// Returns whether the class puts a space before a text by tokenizer_config.json alone, whatever
+/// tokenizer.json has.
 bool decides_prefix_space(std::string_view class_name);
 
 }  // namespace tandem

@@ -26,15 +26,17 @@ namespace tandem {
 inline constexpr std::string_view kSpaceMark = "\u2581";  // a space, as sentencepiece writes it
 
 enum class UnicodeForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
-/// `text` in the form, by utf8proc. `text` must be valid UTF-8. Takes time with the text's length.
+/// Returns `text`, which must be valid UTF-8, in the Unicode form, by utf8proc. The time grows with
+/// the text's length.
 std::string normalize(std::string_view text, UnicodeForm form);
 
-/// How many bytes a normalizer may still make of a text, or of a file's added tokens: published
-/// ones make up to eleven times as many, and a file whose steps double the text is stopped.
+/// The bytes that a normalizer may still make of a text, or of a file's added tokens. Published
+/// normalizers make up to eleven times the text's bytes; a file whose steps double the text again
+/// and again is stopped.
 class NormalRoom {
  public:
   explicit NormalRoom(std::size_t text_bytes) : left_(kFree + kPerByte * text_bytes) {}
-  /// Throws user_error when fewer are left.
+  /// Takes `bytes` of them; throws user_error if fewer are left.
   void take(std::size_t bytes);
 
  private:
@@ -52,7 +54,7 @@ struct StringHash {
 template <class T>
 using StringMap = std::unordered_map<std::string, T, StringHash, std::equal_to<>>;
 
-/// The normalizer's steps: a Unicode form, something in front of the text, one text for another.
+/// The normalizer's steps: a Unicode form, a text put in front, one text replaced by another.
 struct PrependStep {
   std::string text;
 };
@@ -61,8 +63,9 @@ struct ReplaceStep {
 };
 using NormalizerStep = std::variant<UnicodeForm, PrependStep, ReplaceStep>;
 
-/// The pre-tokenizer's steps: cut, put a space before every piece that does not begin with one, or
-/// write spaces as a mark and (in front of every piece, or of the one that begins the text) put it.
+/// The pre-tokenizer's steps: cut; put a space before every piece that does not begin with one; or
+/// write spaces as a mark, and put the mark in front of every piece, of the text's first piece, or
+/// of none.
 struct PrefixSpace {};
 struct MetaspaceStep {
   enum class Prepend : std::uint8_t { kAlways, kFirst, kNever };
@@ -87,12 +90,12 @@ struct Tokenizer::Impl {
   std::deque<Token> tokens;
   std::unordered_map<std::string_view, std::int32_t> id_of;  // keys point into tokens
   bool byte_level = true;  // the vocabulary spells bytes; else characters, as sentencepiece does
-  bool byte_fallback = false;                // then bytes ("<0x0A>") for characters without a token
+  bool byte_fallback = false;  // of characters: bytes ("<0x0A>") for those without a token
   std::array<std::int32_t, 256> byte_ids{};  // -1: no such token
   bool strips_first_space = false;           // of a decoded text
   MergeTable merges;
-  // Whether every merge joins what lies between two marks, each the beginning of what follows: then
-  // a text may be cut before them, and its words are met again.
+  // Whether no merge makes a token with a mark behind another character. Then a text may be cut
+  // before its marks, and the cache finds its words again.
   bool cuts_at_marks = false;
   bool ignore_merges = false;
   StringMap<std::int32_t> id_of_bytes;  // only with ignore_merges
@@ -100,7 +103,7 @@ struct Tokenizer::Impl {
   bool fuse_unknown = false;
 
   std::vector<NormalizerStep> normalizer;
-  bool keeps_ascii = true;  // the normalizer does
+  bool keeps_ascii = true;  // the normalizer leaves ASCII as it is
   std::vector<PreTokenizerStep> steps;
   AddedTokenMatcher raw_tokens;         // looked for in the text as it is
   AddedTokenMatcher normalized_tokens;  // looked for after normalization
@@ -112,7 +115,7 @@ struct Tokenizer::Impl {
   std::optional<std::int32_t> bos_id;
   std::optional<std::int64_t> model_max_length;
 
-  /// Room for one thread's encoding: taken from the list and put back.
+  /// Working memory of one thread's encoding. It is taken from the list and put back.
   struct Scratch {
     Matcher matcher;
     BpeMerger merger;
@@ -120,7 +123,7 @@ struct Tokenizer::Impl {
     std::vector<AddedTokenMatcher::Part> inner_parts;
     std::vector<std::string_view> pieces;
     std::vector<std::string_view> spare_pieces;
-    std::deque<std::string> strings;  // pieces that had to be made
+    std::deque<std::string> strings;  // pieces that are no part of the text
     std::vector<std::int32_t> symbols;
     WordCache words;
   };
@@ -130,9 +133,9 @@ struct Tokenizer::Impl {
   std::unique_ptr<Scratch> take_scratch();
   void give_back(std::unique_ptr<Scratch> scratch);
 
-  /// Throws user_error when the steps make more of the text than there is room for.
+  /// Returns the normalized text; throws user_error if the steps make more bytes than `room` has.
   [[nodiscard]] std::string normalized(std::string_view text, NormalRoom& room) const;
-  /// `first`: the piece begins the text that was given.
+  /// `first`: `text` begins the text that was given.
   void encode_text(std::string_view text, bool first, Scratch& scratch,
                    std::vector<std::int32_t>& ids) const;
   void encode_piece(std::string_view piece, Scratch& scratch, std::vector<std::int32_t>& ids) const;
@@ -141,8 +144,8 @@ struct Tokenizer::Impl {
   void bytes_of_word(std::string_view word, std::vector<std::int32_t>& symbols) const;
   void characters_of_word(std::string_view word, std::vector<std::int32_t>& symbols) const;
   void apply(const MetaspaceStep& step, bool first, Scratch& scratch) const;
-  /// The text of tokens without ByteLevel: runs of bytes that are no UTF-8 become a replacement
-  /// character each.
+  /// Returns the text of tokens without ByteLevel. Each run of bytes that is no UTF-8 becomes a
+  /// replacement character.
   [[nodiscard]] std::string decoded(std::span<const std::int32_t> ids, bool skip_special) const;
 };
 

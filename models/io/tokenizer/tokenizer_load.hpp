@@ -21,24 +21,25 @@ class TokenizerLoader {
  public:
   explicit TokenizerLoader(std::string_view file);
 
-  /// tokenizer.json. `of_class`: what the class puts in the place of its steps (steps_of_class()).
+  /// Reads tokenizer.json. `of_class`: the class's steps, which replace the file's
+  /// (steps_of_class()).
   void read(const JsonValue& root, const std::optional<JsonValue>& of_class = std::nullopt);
-  /// tokenizer_config.json, with special_tokens_map.json and the class's own tokens in it: as
-  /// Transformers' classes do (tools/prepare/tokenizer.py has the same).
+  /// Reads tokenizer_config.json, into which special_tokens_map.json and the class's own tokens
+  /// were put, as Transformers' classes do (tools/prepare/tokenizer.py has the same rules).
   void read_config(const JsonValue& root, std::string_view class_name);
   [[nodiscard]] std::size_t size() const noexcept { return impl_->tokens.size(); }
   [[nodiscard]] bool knows(std::string_view token) const {
     return impl_->id_of.find(std::string(token)) != impl_->id_of.end();
   }
-  /// GPT-2's published files name no end token, but its Python class has one: it is taken where no
-  /// file named another.
+  /// Takes the end token of GPT-2's Python class if no file names one: GPT-2's published files do
+  /// not.
   void default_end_token();
   Tokenizer finish();
 
  private:
   using Impl = Tokenizer::Impl;
 
-  /// Whether the vocabulary spells bytes (ByteLevel) or characters (sentencepiece's, with
+  /// Finds out whether the vocabulary spells bytes (ByteLevel) or characters (sentencepiece's, with
   /// byte_fallback).
   void find_spelling(const JsonValue& root);
   void read_model(const JsonValue& model);

@@ -1,9 +1,9 @@
 // models/io/tokenizer/word_cache.hpp — caches the ids of words. Text repeats its words: nine of ten
 // are found here.
 //
-// Invariant: a word and its ids fill one line of the processor's cache, and a word that is longer,
-// or has more ids, is not kept. The cache grows to kMostWords; then a word that comes takes the
-// place of another one.
+// Invariant: a word and its ids fit into one line of the processor's cache; a longer word, or one
+// with more ids, is not kept. The cache grows to kMostWords; then a new word takes the place of
+// another one.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@ namespace tandem {
 
 class WordCache {
  public:
-  /// The ids of the last word that was asked for, until the next put(); empty: not here.
+  /// Returns the ids of a word, which are valid until the next put(); empty if the word is not in
+  /// the cache.
   [[nodiscard]] std::span<const std::int32_t> find(std::string_view word) noexcept {
     if (word.empty() || word.size() > kMostBytes || lines_.empty()) {
       return {};
@@ -55,13 +56,13 @@ class WordCache {
   static constexpr std::size_t kFirstWords = 1 << 10;
   static constexpr std::size_t kMostWords = 1 << 16;
 
-  /// A word as numbers: its first eight bytes, its last eight, those between, and its length. So
-  /// words are equal where their keys are.
+  /// A word as numbers: its first eight bytes, its last eight, the bytes between, and its length.
+  /// Two words are equal if their keys are.
   struct Key {
     std::uint64_t first = 0;
     std::uint64_t last = 0;
     std::uint64_t middle = 0;
-    std::uint64_t bytes = 0;  // none has no byte
+    std::uint64_t bytes = 0;  // 0: no word
     bool operator==(const Key&) const = default;
   };
   struct alignas(64) Line {
@@ -104,7 +105,7 @@ class WordCache {
     return mix(mix(key.first ^ kOdd, key.last ^ kOther), (key.middle + key.bytes) ^ kOdd);
   }
 
-  /// Into the first of its two lines; what was there goes to the second.
+  /// Puts a line into the first of its two places, and moves the line that was there to the second.
   void place(const Line& line) noexcept {
     const std::size_t at = hash_of(line.key) & (lines_.size() - 1);
     if (lines_[at].key.bytes != 0) {

@@ -1,8 +1,8 @@
-// models/io/tokenizer/word_pattern.hpp — the patterns that published tokenizers cut words by, as
-// code: ten times as fast as an engine for patterns.
+// models/io/tokenizer/word_pattern.hpp — matches the patterns by which published tokenizers cut
+// words: code for them is ten times as fast as a regular expression engine.
 //
-// Invariant: a match is the pattern's. A match that depends on a character beyond ASCII is left to
-// the engine, match by match, so that no table of Unicode stands here.
+// Invariant: a match is the pattern's. The engine makes each match that depends on a character
+// beyond ASCII, so this file needs no table of Unicode.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@
 namespace tandem {
 
 /// A pattern of the family that GPT-2 began: contractions, letters, digits, other characters and
-/// white space, in this order. One of them matches wherever a text goes on.
+/// white space, in this order. At every position of a text one of them matches.
 class WordPattern {
  public:
-  /// Nothing: the pattern is not of this family.
+  /// Returns nullopt if the pattern is not of this family.
   static std::optional<WordPattern> parse(std::string_view pattern);
 
-  /// The end of the match that begins at `at`, which lies before the text's end; `at` itself: a
-  /// character beyond ASCII has a say.
+  /// Returns the end of the match that begins at `at`, a position before the text's end. Returns
+  /// `at` itself if the match depends on a character beyond ASCII.
   [[nodiscard]] std::size_t match(std::string_view text, std::size_t at) const noexcept;
 
  private:
@@ -34,7 +34,7 @@ class WordPattern {
   Lead lead_ = Lead::kSpace;
   bool cased_ = false;           // a word's capitals stand before its small letters
   std::size_t most_digits_ = 0;  // 0: any number, with a space before them
-  std::string_view tail_ = "";   // taken along behind other characters
+  std::string_view tail_ = "";   // characters that a match includes behind other characters
   bool line_ends_ = false;       // white space up to its last line end is a match
 };
 

@@ -1,20 +1,21 @@
 // models/kernels/attention/attention.hpp — causal self-attention from the joined q, k, v projection
 // to the context, in one pass.
 //
-// Softmax attention (Vaswani et al., 2017) with grouped key/value heads (Ainslie et al., 2023),
-// rotary positions in the half-split form (Su et al., 2021) and an RMSNorm per head of q and k
-// (Qwen3), the last two optional; so are a window of keys (Beltagy et al., 2020) and sinks, a
-// learnt logit per head beside the scores (gpt-oss). A sequence is one document or several, which
-// do not see each other. A task works on one key/value head of one document, forward on 512 of its
-// queries, backward on all: it normalises and rotates that head's keys and its group's queries on
-// the fly, and takes the queries in blocks of rows and the keys in tiles whose scores fit into its
-// cache, with a running maximum and sum where there are several tiles (Milakov and Gimelshein,
-// 2018); keys outside the window of all rows of a block cost nothing. Nothing of size T x T and no
-// rotated copy of q and k is ever written to memory; the backward computes the scores again from
-// the saved row sums (as in FlashAttention, Dao et al., 2022). Dropout of the probabilities draws
-// its mask again in the backward; a row of it is (sequence * heads + head) * T + query, both
-// counted in the sequence as the columns are. Invariant: what a task sums has an order of its own,
-// so bits don't depend on threads, and a document's not on what stands beside it.
+// Softmax attention (Vaswani et al., 2017) with grouped key/value heads (Ainslie et al., 2023).
+// Optional are rotary positions in the half-split form (Su et al., 2021), an RMSNorm per head of q
+// and k (Qwen3), a window of keys (Beltagy et al., 2020), and sinks, a learnt logit per head beside
+// the scores (gpt-oss). A sequence is one document or several, which do not see each other.
+//
+// A task works on one key/value head of one document: forward on 512 of its queries, backward on
+// all. It normalises and rotates that head's keys and its group's queries on the fly. It takes the
+// queries in blocks of rows, and the keys in tiles whose scores fit into its cache; with several
+// tiles it keeps a running maximum and sum (Milakov and Gimelshein, 2018). Keys outside the window
+// of all rows of a block cost nothing. Nothing of size T x T and no rotated copy of q and k is ever
+// written to memory; the backward computes the scores again from the saved row sums (as in
+// FlashAttention, Dao et al., 2022). Dropout of the probabilities draws its mask again in the
+// backward; a query's row of it is (sequence * heads + head) * T + query, and both query and column
+// are counted in the sequence. Invariant: a task sums in an order of its own, so bits do not depend
+// on threads, and a document's bits do not depend on the documents beside it.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,7 @@ struct AttentionProblem {
   const void* qkv = nullptr;
   const void* q_norm = nullptr;  // [head_dim], null: no norm of q and k
   const void* k_norm = nullptr;
-  float norm_offset = 0;  // of their weights: 1 where a weight of 0 leaves a value as it is
+  float norm_offset = 0;  // added to the norms' weights: 1 if a weight of 0 leaves a value as it is
   double norm_eps = 0;
   const float* cosine = nullptr;  // [T, rotary / 2], null: no rotation
   const float* sine = nullptr;
@@ -48,13 +49,13 @@ struct AttentionProblem {
   const void* sinks = nullptr;  // [heads], null: none
   DropMask drop = {};           // of the probabilities [batch * heads * T, T]; whole texts only
 
-  // Where the documents begin in the batch * T rows, ascending, and batch * T behind them; each
-  // sequence begins with one. Empty: a sequence is one document. Whole texts only.
+  // The first rows of the documents among the batch * T rows, ascending, and then batch * T; each
+  // sequence begins with a document. Empty: a sequence is one document. Whole texts only.
   std::span<const std::int64_t> documents = {};
 
-  // Continuing a text (forward only): qkv has the positions [begin, T), keys and values of all T
-  // lie in `memory`, [batch, memory_length, 2 kv_heads * head_dim] (k heads, v heads, as they come
-  // out of the projection).
+  // For continuing a text (forward only): qkv has the positions [begin, T). The keys and values of
+  // all T positions lie in `memory`, [batch, memory_length, 2 kv_heads * head_dim] (k heads, v
+  // heads, as the projection made them).
   std::int64_t begin = 0;
   const void* memory = nullptr;
   std::int64_t memory_length = 0;
@@ -66,10 +67,10 @@ struct AttentionProblem {
 /// softmax denominator (may be null).
 void attention_forward(const AttentionProblem& problem, void* context, float* log_sums);
 
-/// Keys whose scores a task has at once, for the memory plan.
+/// Returns the number of keys whose scores a task holds at once, for the memory plan.
 [[nodiscard]] std::int64_t attention_tile_keys() noexcept;
 
-/// The gradients of a problem that begins at 0. dqkv: as qkv.
+/// The gradients of a problem whose `begin` is 0. dqkv has the shape of qkv.
 struct AttentionGradients {
   void* dqkv = nullptr;
   float* dq_norm = nullptr;  // [head_dim], overwritten (with norms only)

@@ -1,5 +1,5 @@
-// models/kernels/attention/heads-inl.hpp — RMSNorm and rotary positions of one head's row, there
-// and back; once per SIMD target.
+// models/kernels/attention/heads-inl.hpp — RMSNorm and rotary positions of one head's row, forward
+// and backward; compiled once per SIMD target.
 //
 // Included after lanes-inl.hpp inside the foreach_target passes (hence no #pragma once).
 #if defined(TANDEM_MODELS_KERNELS_HEADS_INL) == defined(HWY_TARGET_TOGGLE)
@@ -22,7 +22,7 @@ template <class T>
 struct HeadTransform {
   std::int64_t head_dim;
   const T* norm;      // null: none
-  float norm_offset;  // what the norm's weight is counted from: 0 or 1
+  float norm_offset;  // added to the norm's weight: 0 or 1
   float eps;
   const float* cosine;  // of all positions; null: none
   const float* sine;
@@ -41,7 +41,7 @@ struct HeadTransform {
     return hn::Add(load_f32(d, norm + i), hn::Set(d, norm_offset));
   }
 
-  /// Pairs (i, i + rotary/2) turned by the position's angle, backwards if `direction` is -1.
+  /// Rotates the pairs (i, i + rotary/2) by the position's angle, backwards if `direction` is -1.
   HWY_INLINE void rotate(float* row, std::int64_t position, float direction) const {
     const std::int64_t half = rotary / 2;
     const float* c = cosine + position * half;
@@ -75,7 +75,8 @@ struct HeadTransform {
               [&](auto d, auto i) HWY_ATTR { store_f32(d, hn::LoadU(d, row + i), out + i); });
   }
 
-  /// `gradient` (destroyed) is that of forward()'s output; adds the norm weight's to `dnorm`.
+  /// `gradient`, which is overwritten, is the gradient of forward()'s output. Adds the gradient of
+  /// the norm's weight to `dnorm`.
   HWY_INLINE void backward(const T* raw, std::int64_t position, float* gradient, T* draw,
                            float* dnorm) const {
     if (cosine != nullptr) {

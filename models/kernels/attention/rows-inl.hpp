@@ -1,5 +1,5 @@
-// models/kernels/attention/rows-inl.hpp — the scores of a block of queries row by row: softmax,
-// there and back; once per SIMD target.
+// models/kernels/attention/rows-inl.hpp — softmax of the scores of a block of queries, row by row,
+// forward and backward; compiled once per SIMD target.
 //
 // Included after lanes-inl.hpp inside the foreach_target passes (hence no #pragma once).
 #if defined(TANDEM_MODELS_KERNELS_ROWS_INL) == defined(HWY_TARGET_TOGGLE)
@@ -27,16 +27,16 @@ struct RowState {
   float sum = 0;
 };
 
-/// The scores of a tile of keys, [rows][keys], and in fp32 over them, else beside them, the
-/// weights.
+/// The scores of a tile of keys, [rows][keys], and the weights, which lie in the scores' memory in
+/// fp32, and beside it in another type.
 template <class T>
 class ScoreRows {
  public:
   ScoreRows(float* scores, T* weights, float scale, bool has_sink)
       : scores_(scores), weights_(weights), scale_(scale), has_sink_(has_sink) {}
 
-  /// weights become the softmax of the scores that row r sees, with the sink, dropped, zero
-  /// elsewhere, for a tile that is all; returns 1.
+  /// For the only tile of a row: row r's weights become the softmax of the scores that it sees
+  /// (with the sink, and dropped), and zero elsewhere. Returns 1.
   template <class Drop>
   HWY_INLINE float softmax(std::int64_t r, Seen seen, std::int64_t keys, float sink,
                            RowState& state, Drop drop) {
@@ -66,8 +66,9 @@ class ScoreRows {
     return 1.0F;
   }
 
-  /// weights become exp(scale (s - largest so far)) of what row r sees in one of several tiles,
-  /// dropped, zero elsewhere; returns the factor of what earlier tiles gave.
+  /// For one of several tiles: row r's weights become exp(scale (s - largest so far)) of the scores
+  /// that it sees (dropped), and zero elsewhere. Returns the factor for the results of earlier
+  /// tiles.
   template <class Drop>
   HWY_INLINE float weigh(std::int64_t r, Seen seen, std::int64_t keys, float sink, RowState& state,
                          Drop drop) {
@@ -95,9 +96,9 @@ class ScoreRows {
     return before;
   }
 
-  /// P = exp(scale s - log_sum), dropped, into the weights, dS = scale P (dP - delta) over the
-  /// gradient of the dropped P. The sum over P dP, `delta`, is the same before and behind the
-  /// dropping.
+  /// Writes P = exp(scale s - log_sum), dropped, into the weights, and dS = scale P (dP - delta)
+  /// from the gradient of the dropped P (`dscores`). The sum over P dP, `delta`, is the same before
+  /// and after dropping.
   template <class Drop>
   HWY_INLINE void backward(std::int64_t r, Seen seen, std::int64_t keys, float log_sum, float delta,
                            float* dscores, Drop drop) {
@@ -133,8 +134,8 @@ class ScoreRows {
     std::fill(row + seen.end, row + keys, T(0));
   }
 
-  /// Row r of dS: over dP in fp32; in bf16 packed into the memory of the scores, whose rows up to r
-  /// are used up.
+  /// Returns the memory of row r of dS: dP's in fp32; in a 16-bit type, packed, the memory of the
+  /// scores, whose rows up to r are used up.
   HWY_INLINE T* dscores_row(float* ds, std::int64_t r, std::int64_t keys) {
     if constexpr (sizeof(T) == 2) {
       return reinterpret_cast<T*>(scores_) + r * keys;

@@ -16,13 +16,13 @@
 
 namespace tandem::aten {
 
-/// h: [tokens, hidden] behind the norm, logits: [tokens, experts] -> the sum of w_e Expert_e(h),
-/// without a residual; as expert_mixture() from there on. Gradients of the experts' weights go
-/// straight into Weight::grad. Compute lane.
+/// Returns the sum of w_e Expert_e(h), without a residual: the part of expert_mixture() behind norm
+/// and router. h: [tokens, hidden] behind the norm; logits: [tokens, experts]. Gradients of the
+/// experts' weights go straight into Weight::grad. Compute lane.
 [[nodiscard]] at::Tensor experts(const at::Tensor& h, const at::Tensor& logits,
                                  std::span<Weight* const> weights, const ExpertShape& shape);
 
-/// The most rows that whole blocks can take for `rows` rows of all experts.
+/// Returns the most rows that whole blocks can take for `rows` rows of all experts.
 [[nodiscard]] std::int64_t padded_expert_rows(std::int64_t rows, std::int64_t experts) noexcept;
 
 }  // namespace tandem::aten

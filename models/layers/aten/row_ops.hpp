@@ -1,9 +1,10 @@
-// models/layers/aten/row_ops.hpp — what lies between a transformer's matmuls, and the matmuls, each
-// as one node of the graph on a device: the kernels of models/gpu/, LibTorch's matmuls.
+// models/layers/aten/row_ops.hpp — a transformer's matmuls and the operations between them, each as
+// one node of the graph on a device: LibTorch's matmuls, and the kernels of models/gpu/.
 //
-// A GPU waits for the host where a layer is many small operations: a block of these is a third of
-// the launches that plain operations need, and of its bytes. Gradients of weights go straight to
-// their place. On the CPU (tests, a fake GPU) the same code runs on the host. Compute lane.
+// A GPU waits for the host if a layer is many small operations. A block of these nodes needs a
+// third of the launches of plain operations, and a third of their bytes. Gradients of weights go
+// straight to their place. On the CPU (tests, a fake GPU) the same code runs on the host. Compute
+// lane.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace tandem::aten {
 
-/// As LinearWeights, without adapters. x: [rows, in].
+/// As LinearWeights::forward(), without adapters. x: [rows, in].
 [[nodiscard]] at::Tensor linear(const at::Tensor& x, const JoinedWeights& weight,
                                 const JoinedWeights& bias, bool input_major);
 
@@ -25,12 +26,13 @@ namespace tandem::aten {
 [[nodiscard]] at::Tensor plain_norm(NormKind kind, double eps, const at::Tensor& x,
                                     const at::Tensor& weight, const at::Tensor& bias);
 
-/// The norm of x over its last dimension, and x for what goes past it, so that one kernel makes the
-/// gradient of both. Only LayerNorm has a `bias`; it, and what is too wide, goes by plain_norm().
+/// The norm of x over its last dimension, and x for the path around the norm, so that one kernel
+/// makes the gradient of both. Only LayerNorm has a `bias`. LayerNorm, and rows that are too wide,
+/// go through plain_norm().
 struct Normed {
   at::Tensor y, x;
 };
-[[nodiscard]] bool can_norm(std::int64_t width);  // by that kernel
+[[nodiscard]] bool can_norm(std::int64_t width);  // whether that kernel takes rows of this width
 [[nodiscard]] Normed norm(NormKind kind, double eps, const at::Tensor& x,
                           const JoinedWeights& weight, const JoinedWeights& bias);
 
@@ -38,10 +40,11 @@ struct Normed {
 struct SplitHeads {
   at::Tensor q, k, v;
 };
-/// Whether split_heads() can do it.
+/// Returns whether split_heads() takes this shape.
 [[nodiscard]] bool can_split_heads(const AttentionShape& shape);
-/// qkv: [rows, (heads + 2 kv_heads) * head_dim]: norms of q and k where there are, rotation where
-/// the shape has it. cosine, sine: [length, rotary / 2], fp32; row r is at r % length.
+/// Splits qkv [rows, (heads + 2 kv_heads) * head_dim]. q and k are normed if the layer has such
+/// norms, and rotated if `cosine` and `sine` are defined. cosine, sine: [length, rotary / 2], fp32;
+/// row r is at r % length.
 [[nodiscard]] SplitHeads split_heads(const at::Tensor& qkv, const AttentionShape& shape,
                                      const AttentionWeights& weights, const at::Tensor& cosine,
                                      const at::Tensor& sine);
@@ -49,12 +52,12 @@ struct SplitHeads {
 /// x: [..., width * inputs_per_output(kind)] -> [..., width].
 [[nodiscard]] at::Tensor activation(Activation kind, const at::Tensor& x);
 
-/// The gradient of x, contiguous, from that of the activation. No autograd.
+/// Returns the gradient of x, contiguous, from the activation's gradient. No autograd.
 [[nodiscard]] at::Tensor activation_gradient(Activation kind, const at::Tensor& x,
                                              const at::Tensor& of_a);
 
-/// -log softmax(logits)[label] of each row, 0 for `ignored`; fp32 [rows]. With `scale`, one fp32
-/// number on the device, the logits become its product with the gradient. No autograd.
+/// Returns -log softmax(logits)[label] of each row, 0 for `ignored`; fp32 [rows]. With `scale`, one
+/// fp32 number on the device, the logits become their gradient times it. No autograd.
 [[nodiscard]] at::Tensor losses_of_rows(const at::Tensor& logits, const at::Tensor& labels,
                                         std::int64_t ignored, const at::Tensor& scale);
 
