@@ -12,7 +12,7 @@
 namespace tandem {
 namespace {
 
-constexpr std::size_t kGrain = 4096;  // of pieces: whole norm blocks of every type
+constexpr std::size_t kGrain = 4096;  // of pieces: whole norm tiles of every type
 static_assert(kGrain % (kNormTile * sizeof(float)) == 0);
 
 }  // namespace

@@ -292,14 +292,14 @@ void accumulate(float* accumulator, const void* gradient, DType gradient_type, s
 void accumulate_with_norm(float* accumulator, const void* gradient, DType gradient_type,
                           std::size_t begin, std::size_t end, AccumulateMode mode,
                           GradientNorm& norm) {
-  TANDEM_CHECK_EQ(begin % kNormTile, 0U, "norm blocks lie at fixed flat positions");
+  TANDEM_CHECK_EQ(begin % kNormTile, 0U, "norm tiles lie at fixed flat positions");
   HWY_DYNAMIC_DISPATCH(accumulate_elements)(accumulator, gradient, gradient_type, begin, end, mode,
                                             &norm);
 }
 
 void add_norm(const void* values, DType type, std::size_t begin, std::size_t end,
               GradientNorm& norm) {
-  TANDEM_CHECK_EQ(begin % kNormTile, 0U, "norm blocks lie at fixed flat positions");
+  TANDEM_CHECK_EQ(begin % kNormTile, 0U, "norm tiles lie at fixed flat positions");
   HWY_DYNAMIC_DISPATCH(add_norm_blocks)(values, type, begin, end, norm);
 }
 

@@ -153,7 +153,7 @@ class CpuOptimizer
   std::size_t handle(FreezeUnits request);
   void handle(AwaitFrozen request, ReplyTo<AwaitFrozen> reply);
   void handle(NextWanted request, ReplyTo<NextWanted> reply);
-  void handle(UnfreezeUnit hold);
+  void handle(UnfreezeUnit end);
 
   /// Loop thread.
   [[nodiscard]] const OptimizerCounters& counters() const noexcept { return counters_; }

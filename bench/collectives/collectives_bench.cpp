@@ -5,7 +5,7 @@
 //
 // Names end in ranks/bytes of the whole block. `of_memcpy`: the time of the copies alone over the
 // operation's; `x_gloo`: Gloo's time over ours. Each is the least of its batches, which take turns,
-// because neighbours on the machine only add time. A reduce-scatter's shard is whole norm blocks (2
+// because neighbours on the machine only add time. A reduce-scatter's shard is whole norm tiles (2
 // KiB).
 #include <algorithm>
 #include <chrono>

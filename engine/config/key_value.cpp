@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 
+#include <fmt/ranges.h>
+
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "runtime/util/nearest.hpp"

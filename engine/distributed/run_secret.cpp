@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -47,8 +47,8 @@ UnitSizes sizes_of(const UnitSpec& unit, const UnitLayout& layout, bool whole,
 
 /// Bytes of a slice's arrays that lie on the host: master and moments, once more in the shadow, and
 /// the gradient of several ranks.
-std::size_t stage_of(const UnitSizes& unit, const RankShape& shape, std::size_t elements,
-                     DType accumulator_type) {
+std::size_t buffer_of(const UnitSizes& unit, const RankShape& shape, std::size_t elements,
+                      DType accumulator_type) {
   const std::size_t slice = std::min(elements, kStreamedSliceElements);
   const std::size_t gradient =
       unit.gradient_on_device ? 0 : (slice * bytes_of(accumulator_type) + 63) / 64 * 64;
@@ -211,16 +211,16 @@ void RankSizes::count_on_nvme(const UnitSizes& unit, std::size_t elements, const
   const StateSizes of_slice =
       state_sizes(shape.engine.state_layout, shape.update, shape.type, slice);
   std::size_t bytes = unit.state.total(kFileStateAlignment);
-  std::size_t stage = of_slice.total(kFileStateAlignment);
+  std::size_t buffer = of_slice.total(kFileStateAlignment);
   if (unit.weights_on_nvme) {
     const auto in_blocks = [](std::size_t size) { return round_up(size, kFileStateAlignment); };
     bytes += in_blocks(unit.shard) + in_blocks(unit.accumulator);
-    stage +=
+    buffer +=
         in_blocks(slice * bytes_of(shape.type)) + in_blocks(slice * bytes_of(accumulator_type));
   }
   nvme_file_bytes += bytes;
   nvme_copy_bytes = std::max(nvme_copy_bytes, bytes);
-  nvme_buffer_bytes = std::max(nvme_buffer_bytes, stage);
+  nvme_buffer_bytes = std::max(nvme_buffer_bytes, buffer);
 }
 
 void RankSizes::count_nvme_buffers(bool straight, bool is_kept) {
@@ -265,10 +265,11 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
     if (made.placement == StatePlacement::kNvme || made.weights_on_nvme) {
       sizes.count_on_nvme(made, layout.shard_elements, shape);
     } else if (made.placement != StatePlacement::kHost) {
-      std::size_t& stage = made.placement == StatePlacement::kStreamed
-                               ? sizes.stream_buffer_bytes
-                               : sizes.resident_buffer_bytes;
-      stage = std::max(stage, stage_of(made, shape, layout.shard_elements, sizes.accumulator_type));
+      std::size_t& buffer = made.placement == StatePlacement::kStreamed
+                                ? sizes.stream_buffer_bytes
+                                : sizes.resident_buffer_bytes;
+      buffer =
+          std::max(buffer, buffer_of(made, shape, layout.shard_elements, sizes.accumulator_type));
     }
     sizes.device_base_bytes += sharding.weights_replicated[unit] ? made.weights : 0;
     if (shape.update.kind == OptimizerKind::kMuon) {

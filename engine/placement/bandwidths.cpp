@@ -191,9 +191,9 @@ void BandwidthCache::keep(std::string_view key, double value) const {
 std::string cache_key(const UpdateKernel& kernel) {
   return fmt::format(
       "{}, {} cores, {} threads, optimizer {} of {} arrays, {} state, {} weights, {} gradients{}",
-      machine::cpu_name(), machine::cores().size(), kernel.threads,
-      static_cast<int>(kernel.update.kind), state_arrays(kernel.update), name_of(kernel.layout),
-      name_of(kernel.weight), name_of(kernel.gradient), kernel.speculative ? ", ahead" : "");
+      machine::cpu_name(), machine::cores().size(), kernel.threads, name_of(kernel.update.kind),
+      state_arrays(kernel.update), name_of(kernel.layout), name_of(kernel.weight),
+      name_of(kernel.gradient), kernel.speculative ? ", ahead" : "");
 }
 
 double update_speed(const UpdateKernel& kernel) {

@@ -7,9 +7,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace tandem {
 
@@ -47,38 +46,45 @@ class Error : public std::runtime_error {
   ErrorCategory category_;
 };
 
+namespace detail {
+
+/// The error whose text is "[where] ", then `what` with its arguments.
+[[nodiscard]] Error formatted_error(ExitCode code, ErrorCategory category, std::string_view where,
+                                    fmt::string_view what, fmt::format_args arguments);
+
+}  // namespace detail
+
 /// The user's input is wrong: `throw user_error("config", "unknown key \"{}\"; did you mean
 /// \"{}\"?", key, nearest)`.
 template <class... Args>
 [[nodiscard]] Error user_error(std::string_view where, fmt::format_string<Args...> what,
                                Args&&... args) {
-  return {ExitCode::kUserInput,
-          fmt::format("[{}] {}", where, fmt::format(what, std::forward<Args>(args)...))};
+  return detail::formatted_error(ExitCode::kUserInput, ErrorCategory::kOther, where, what,
+                                 fmt::make_format_args(args...));
 }
 
 /// Any other failure of the world around us (I/O, device, memory), with its exit code.
 template <class... Args>
 [[nodiscard]] Error failure(ExitCode code, std::string_view where, fmt::format_string<Args...> what,
                             Args&&... args) {
-  return {code, fmt::format("[{}] {}", where, fmt::format(what, std::forward<Args>(args)...))};
+  return detail::formatted_error(code, ErrorCategory::kOther, where, what,
+                                 fmt::make_format_args(args...));
 }
 
 /// A device failed; never restartable.
 template <class... Args>
 [[nodiscard]] Error device_error(std::string_view where, fmt::format_string<Args...> what,
                                  Args&&... args) {
-  return {ExitCode::kFailure,
-          fmt::format("[{}] {}", where, fmt::format(what, std::forward<Args>(args)...)),
-          ErrorCategory::kDevice};
+  return detail::formatted_error(ExitCode::kFailure, ErrorCategory::kDevice, where, what,
+                                 fmt::make_format_args(args...));
 }
 
 /// A collective or a peer failed; never restartable.
 template <class... Args>
 [[nodiscard]] Error collective_error(std::string_view where, fmt::format_string<Args...> what,
                                      Args&&... args) {
-  return {ExitCode::kPeer,
-          fmt::format("[{}] {}", where, fmt::format(what, std::forward<Args>(args)...)),
-          ErrorCategory::kCollective};
+  return detail::formatted_error(ExitCode::kPeer, ErrorCategory::kCollective, where, what,
+                                 fmt::make_format_args(args...));
 }
 
 }  // namespace tandem

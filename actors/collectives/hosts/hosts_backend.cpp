@@ -32,7 +32,7 @@ HostsBackend::HostsBackend(HostLevel& local, Net& net, CpuPool& pool, Options op
   TANDEM_CHECK(net.world() % local.world() == 0 && net.rank() % local.world() == local.rank(),
                "the ranks of a host are neighbours, and all hosts have as many");
   TANDEM_CHECK(options_.piece_bytes > 0 && options_.piece_bytes % (kNormTile * sizeof(float)) == 0,
-               "a piece is whole norm blocks");
+               "a piece is whole norm tiles");
   TANDEM_CHECK(options_.frame_bytes > 0, "a frame has bytes");
 }
 

@@ -19,7 +19,7 @@ struct HostsBackend::DirectReduction {
   bool is_all;
   std::size_t slice;      // elements of an owner's, at its number times that in the block
   std::size_t whole;      // elements of all slices
-  std::size_t piece = 0;  // elements, whole norm blocks
+  std::size_t piece = 0;  // elements, whole norm tiles
   std::size_t depth = 0;  // pieces that have come and are not added yet, at most
   GradientNorm norm;
   Progress came;  // frames

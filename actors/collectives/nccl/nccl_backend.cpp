@@ -13,7 +13,7 @@
 namespace tandem {
 namespace {
 
-// Whole norm blocks of every type.
+// A multiple of the norm tile of every type.
 constexpr std::size_t kPieceGrain = kNormTile * sizeof(float);
 static_assert(norm::kBlockElements == kNormTile && norm::kSumLimbs == ExactSum::kLimbs);
 static_assert(sizeof(NormLimbs) == norm::kLimbs * sizeof(std::uint64_t));

@@ -14,7 +14,7 @@ namespace tandem {
 namespace {
 
 constexpr std::size_t kStageBytes = std::size_t{1} << 20;  // of a channel; there are two, in turn
-constexpr std::size_t kStepGrain = 4096;                   // whole norm blocks of every type
+constexpr std::size_t kStepGrain = 4096;                   // whole norm tiles of every type
 constexpr std::size_t kMostRanks = kStageBytes / kStepGrain;
 constexpr std::size_t kCopyChunkBytes = std::size_t{256} << 10;
 constexpr std::size_t kReduceChunk = std::size_t{64} << 10;  // elements

@@ -1,5 +1,5 @@
 // actors/kernels/optimizers/adam_rule-inl.hpp — Adam's rule per element, for the update loops
-// (update-inl.hpp and the others); compiled once per SIMD target.
+// (update/*-inl.hpp); compiled once per SIMD target.
 // Invariant: the IEEE operations are those of optimizers.hpp, in that order, and none are fused.
 #if defined(TANDEM_ACTORS_KERNELS_ADAM_RULE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_ADAM_RULE_INL

@@ -1,5 +1,5 @@
 // actors/kernels/optimizers/along_rule-inl.hpp — the rule of a step along a direction (LAMB, Muon),
-// for the update loops (update-inl.hpp and the others); compiled once per SIMD target.
+// for the update loops (update/*-inl.hpp); compiled once per SIMD target.
 // Invariant: the IEEE operations are those of optimizers.hpp, in that order, and none are fused.
 #if defined(TANDEM_ACTORS_KERNELS_ALONG_RULE_INL) == defined(HWY_TARGET_TOGGLE)
 #ifdef TANDEM_ACTORS_KERNELS_ALONG_RULE_INL
