@@ -40,15 +40,25 @@ bool is_neutral(const JsonValue& value) {
          (value.is_object() && value.object().size() == 0);
 }
 
-void refuse_unknown(const JsonValue& root) {
+/// Throws for a member of no list that asks for something; returns the names of those that are
+/// false or empty.
+std::vector<std::string> refuse_unknown(const JsonValue& root) {
+  std::vector<std::string> neutral;
   const auto is_in = [](const auto& keys, std::string_view key) {
     return std::ranges::find(keys, key) != keys.end();
   };
   for (const auto& [key, value] : root.members()) {
-    if (!is_in(kReadAdapterKeys, key) && !is_in(kHarmlessAdapterKeys, key) && !is_neutral(value)) {
+    if (is_in(kReadAdapterKeys, key) || is_in(kHarmlessAdapterKeys, key)) {
+      continue;
+    }
+    if (!is_neutral(value)) {
       throw value.error(fmt::format("{} is {}, which is not supported here", key, value.text()));
     }
+    if (!value.is_null() && !is_in(kRefusedAdapterKeys, key)) {
+      neutral.emplace_back(key);
+    }
   }
+  return neutral;
 }
 
 std::vector<std::string> strings_or_none(const JsonValue& root, std::string_view key) {
@@ -119,7 +129,11 @@ void AdapterFolder::read_config() {
   if (root.at("peft_type").string() != "LORA") {
     throw root.at("peft_type").wrong("\"LORA\"");
   }
-  refuse_unknown(root);
+  if (const std::vector<std::string> unknown = refuse_unknown(root); !unknown.empty()) {
+    notes_.push_back(fmt::format("{} has members that nothing reads: {}",
+                                 (folder_ / kAdapterConfigFile).string(),
+                                 fmt::join(unknown, ", ")));
+  }
   const auto beyond = [this](bool is, std::string_view key) {
     if (is && beyond_training_.empty()) {
       beyond_training_ = key;
@@ -248,11 +262,15 @@ void AdapterFolder::require_shape(const TensorInfo& tensor,
                      "makes one)",
                      weights_.path().string(), tensor.name, tensor.shape[0], shape[0]);
   }
-  throw user_error(kWhere,
-                   "{}: tensor \"{}\" has shape {}, the base model asks for {}; adapter and base "
-                   "model do not belong together",
-                   weights_.path().string(), tensor.name, shape_text(tensor.shape),
-                   shape_text(shape));
+  const bool is_low_rank = tensor.name.find(".lora_") != std::string::npos;
+  throw user_error(
+      kWhere,
+      "{}: tensor \"{}\" has shape {}, {} for {}; adapter and base model do not belong "
+      "together",
+      weights_.path().string(), tensor.name, shape_text(tensor.shape),
+      is_low_rank ? "the base model with r and rank_pattern of adapter_config.json asks"
+                  : "the base model asks",
+      shape_text(shape));
 }
 
 void AdapterFolder::require_fits(const Model& model, bool tied) const {

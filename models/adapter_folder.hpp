@@ -71,6 +71,8 @@ class AdapterFolder {
   /// Returns the first feature of these adapters that this engine can merge and use but not train;
   /// empty if there is none.
   [[nodiscard]] std::string beyond_training(const HfConfig& config) const;
+  /// Returns a note on the members of the config that no list has and that ask for nothing.
+  [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
   /// Throws user_error, which names both shapes, if the tensor does not have `shape`.
   void require_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape) const;
   /// Reads elements [begin, end) of a parameter that the folder has. Any thread.
@@ -114,6 +116,7 @@ class AdapterFolder {
   std::vector<Pattern> alphas_;
   std::map<std::string, AdapterModule> modules_;
   std::map<std::string, const TensorInfo*> whole_;
+  std::vector<std::string> notes_;
   std::string beyond_training_;  // by the config and the file alone
 };
 

@@ -87,7 +87,7 @@ HfConfig parse_hf_config(std::string_view json, std::string_view file) {
     std::vector<std::string_view> known(kFamilies.size());
     std::ranges::transform(kFamilies, known.begin(), &Family::model_type);
     throw user_error("model config",
-                     "{}: the architecture \"{}\" is not supported; those that are: {} "
+                     "{}: model_type \"{}\" is not supported; those that are: {} "
                      "(docs/models.md says how one is added)",
                      file, model_type.string(), fmt::join(known, ", "));
   }

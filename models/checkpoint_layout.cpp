@@ -6,7 +6,10 @@
 #include <optional>
 #include <set>
 
+#include <fmt/ranges.h>
+
 #include "actors/kernels/finite.hpp"
+#include "actors/storage/json.hpp"
 #include "models/causal_lm.hpp"
 #include "models/families/family.hpp"
 #include "models/io/mxfp4.hpp"
@@ -27,6 +30,22 @@ constexpr std::string_view kHead = "lm_head.weight";
 constexpr std::array<std::string_view, 7> kOtherHeads = {
     "v_head.",     "value_head.",          "score.", "reward_head.", "classifier.",
     "qa_outputs.", "multiple_choice_head."};
+// The members of config.json from which shapes follow.
+constexpr std::array<std::string_view, 15> kShapeMembers = {"vocab_size",
+                                                            "hidden_size",
+                                                            "intermediate_size",
+                                                            "num_attention_heads",
+                                                            "head_dim",
+                                                            "num_key_value_heads",
+                                                            "max_position_embeddings",
+                                                            "num_experts",
+                                                            "num_local_experts",
+                                                            "moe_intermediate_size",
+                                                            "n_embd",
+                                                            "n_inner",
+                                                            "n_head",
+                                                            "n_positions",
+                                                            "n_ctx"};
 constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
 
 /// The names that checkpoints may have for a parameter; its own comes first.
@@ -130,14 +149,26 @@ bool is_extra(const HfConfig& config, std::string_view name) {
                              [&](std::string_view part) { return name.starts_with(part); });
 }
 
-void expect_shape(const Checkpoint& checkpoint, const TensorInfo& found,
+/// The members from which shapes follow, with their values.
+std::string sizes_of(const HfConfig& config) {
+  const JsonDocument document = JsonDocument::parse(config.json, {.where = std::string(kWhere)});
+  std::vector<std::string> sizes;
+  for (const auto& [key, value] : document.root().members()) {
+    if (value.raw().is_int64() && std::ranges::find(kShapeMembers, key) != kShapeMembers.end()) {
+      sizes.push_back(fmt::format("{} {}", key, value.text()));
+    }
+  }
+  return fmt::format("{}", fmt::join(sizes, ", "));
+}
+
+void expect_shape(const Checkpoint& checkpoint, const HfConfig& config, const TensorInfo& found,
                   const std::vector<std::int64_t>& shape) {
   if (found.shape != shape) {
     throw user_error(kWhere,
-                     "{}: tensor \"{}\" has shape {}, config.json asks for {}; config.json and "
-                     "weights do not belong together",
+                     "{}: tensor \"{}\" has shape {}, config.json asks for {} by {}; config.json "
+                     "and weights do not belong together",
                      checkpoint.folder().string(), found.name, shape_text(found.shape),
-                     shape_text(shape));
+                     shape_text(shape), sizes_of(config));
   }
 }
 
@@ -198,7 +229,7 @@ std::optional<CheckpointReader::Stored> CheckpointReader::match_in_stack(
     return std::nullopt;
   }
   const std::int64_t matrices = matrix->is_down ? 1 : 2;
-  expect_shape(checkpoint_, checkpoint_.at(stored),
+  expect_shape(checkpoint_, config, checkpoint_.at(stored),
                {config.experts, matrices * tensor.shape[0], tensor.shape[1]});
   expect_floats(stored);
   used.insert(stored);
@@ -222,13 +253,14 @@ CheckpointReader::Stored CheckpointReader::match_whole(const HfConfig& config,
                          : "config.json and weights do not belong together");
   }
   const TensorInfo& found = checkpoint_.at(stored);
-  expect_shape(checkpoint_, found, tensor.shape);
+  expect_shape(checkpoint_, config, found, tensor.shape);
   expect_floats(stored);
   used.insert(stored);
   return {.name = stored};
 }
 
-CheckpointReader::Stored CheckpointReader::match_packed(const ParameterSpec& tensor,
+CheckpointReader::Stored CheckpointReader::match_packed(const HfConfig& config,
+                                                        const ParameterSpec& tensor,
                                                         std::set<std::string>& used) const {
   TANDEM_CHECK(tensor.shape.size() == 3, "only experts' matrices are packed");
   const std::int64_t in = tensor.shape[1];
@@ -252,7 +284,7 @@ CheckpointReader::Stored CheckpointReader::match_packed(const ParameterSpec& ten
     if (ending == kBlocks) {
       shape.push_back(kMxfp4Group / 2);
     }
-    expect_shape(checkpoint_, *found, shape);
+    expect_shape(checkpoint_, config, *found, shape);
     if (found->type != TensorType::kU8) {
       throw user_error(kWhere,
                        "{}: tensor \"{}\" has type {}, packed weights are U8; download the "
@@ -277,7 +309,7 @@ CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
   for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
     const bool packed = out.checkpoint_.find(tensor.name + std::string(kBlocks)) != nullptr ||
                         out.checkpoint_.find(tensor.name + std::string(kScales)) != nullptr;
-    out.stored_.emplace(tensor.name, packed ? out.match_packed(tensor, used)
+    out.stored_.emplace(tensor.name, packed ? out.match_packed(config, tensor, used)
                                             : out.match_whole(config, tensor, used));
   }
   for (const std::string& name : out.checkpoint_.names()) {
@@ -289,11 +321,11 @@ CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
           fmt::format("{} is of a head for another task; it is not read, and not saved", name));
       continue;
     }
-    throw user_error(kWhere,
-                     "{} has a tensor \"{}\" {} that a {} model with this config.json does not "
-                     "have; config.json and weights do not belong together",
-                     folder.string(), name, shape_text(out.checkpoint_.at(name).shape),
-                     config.model_type);
+    throw user_error(
+        kWhere,
+        "{} has a tensor \"{}\" {} that a model of model_type {} with this config.json does not "
+        "have; config.json and weights do not belong together",
+        folder.string(), name, shape_text(out.checkpoint_.at(name).shape), config.model_type);
   }
   return out;
 }

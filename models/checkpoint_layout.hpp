@@ -75,7 +75,8 @@ class CheckpointReader {
                                                      const ParameterSpec& tensor,
                                                      std::set<std::string>& used) const;
   void expect_floats(const std::string& stored) const;
-  Stored match_packed(const ParameterSpec& tensor, std::set<std::string>& used) const;
+  Stored match_packed(const HfConfig& config, const ParameterSpec& tensor,
+                      std::set<std::string>& used) const;
 
   Checkpoint checkpoint_;
   std::unordered_map<std::string, Stored> stored_;

@@ -93,6 +93,7 @@ Pretrained::Pretrained(std::string name, fs::path folder, fs::path tokenizer_fol
   if (!options_.adapters_from.empty()) {
     adapters_ = std::make_shared<const AdapterFolder>(
         AdapterFolder::open(resolve_adapter_folder(options_.adapters_from)));
+    notes_.insert(notes_.end(), adapters_->notes().begin(), adapters_->notes().end());
     use_adapters();
   }
 }
@@ -132,6 +133,9 @@ Pretrained Pretrained::open(const std::string& name, const PretrainedOptions& gi
   Tokenizer tokenizer = Tokenizer::load(folder);
   const std::vector<std::string> more = tokenizer_config_notes(folder);
   notes.insert(notes.end(), more.begin(), more.end());
+  if (!tokenizer.note().empty()) {
+    notes.push_back(tokenizer.note());
+  }
   check_tokenizer_fits(tokenizer, config);
   ParameterSource source = options.may_lack_weights && !has_weights(folder)
                                ? random_weights(config, options.seed)

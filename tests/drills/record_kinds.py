@@ -164,8 +164,8 @@ class Records:
         if system and system.strip() and turns[0] != {"role": "system", "content": system}:
             turns = [{"role": "system", "content": system}, *turns]
             prompt = prompt + 1 if prompt >= 0 else prompt
-        tools = parsed(value.get("tools")) or [{"type": "function", "function": one} for one in parsed(value.get("functions")) or []] or None
-        tools = [tools] if isinstance(tools, dict) else tools
+        tools, functions = ([found] if isinstance(found, dict) else found for found in (parsed(value.get(name)) or [] for name in ("tools", "functions")))
+        tools = tools or [{"type": "function", "function": one} for one in functions] or None
         answers = [at for at, turn in enumerate(turns) if turn["role"] == "assistant"]
         learnt = [at >= max(prompt, 0) and all(turns[at].get(name, 1) for name in ("weight", "loss", "train")) for at in answers]
         clean = [{name: item for name, item in turn.items() if name not in ("weight", "loss", "train")} for turn in turns]
@@ -226,12 +226,13 @@ class Tokenizers:
         self.folder = folder / "tokenizer"
 
     def __call__(self, draw):
-        kind = draw.choice(("PreTrainedTokenizerFast", "GPT2Tokenizer", "TokenizersBackend"))
+        kind = draw.choice(("PreTrainedTokenizerFast", "GPT2Tokenizer", "TokenizersBackend", "Qwen2Tokenizer"))
         level = {"type": "ByteLevel", "add_prefix_space": draw.random() < 0.3, "trim_offsets": True, "use_regex": True}
-        if kind == "GPT2Tokenizer":
+        if kind in ("GPT2Tokenizer", "Qwen2Tokenizer"):
             level["add_prefix_space"] = False
+        steps = draw.choice((level, {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, level]}))
         whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": draw.choice(([], [{"id": 95, "content": "<t>", "special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}])),
-                 "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level, "model": {"type": "BPE", "vocab": {**self.BYTES, "Ġ": 94}, "merges": []}}
+                 "normalizer": None, "pre_tokenizer": steps, "post_processor": None, "decoder": level, "model": {"type": "BPE", "vocab": {**self.BYTES, "Ġ": 94}, "merges": []}}
         config = {"tokenizer_class": kind, "eos_token": "!", "bos_token": None, "add_prefix_space": level["add_prefix_space"], "model_max_length": 64, "additional_special_tokens": ["<u>"]}
         special_map = {"eos_token": "!", "pad_token": "<p>"} if draw.random() < 0.3 else None
         files = {"tokenizer_config.json": config, **({"special_tokens_map.json": special_map} if special_map else {})}
@@ -266,4 +267,4 @@ class Tokenizers:
         if theirs is None:
             return "value that the reference does not read", ""
         wrong = next((f"{text!r}: {a} and not {b}" for text, a, b in zip([t for t in self.TEXTS for _ in "ab"], ours, theirs) if a != b), None)
-        return ("DIFFERENCE", wrong) if wrong else ("value", "")
+        return ("value", "") if not wrong else ("note", "") if tokenizer.note else ("DIFFERENCE", wrong)

@@ -87,7 +87,8 @@ TEST(IoLayout, NamesWhatIsMissingOrMisshapen) {
        {"[checkpoint]", "no tensor \"model.layers.0.self_attn.k_proj.weight\"",
         "expected shape [6, 8]"});
   with([](auto& plan) { plan[2].shape = {8, 12}; },
-       {"\"model.layers.0.self_attn.q_proj.weight\" has shape [8, 12]", "asks for [12, 8]"});
+       {"\"model.layers.0.self_attn.q_proj.weight\" has shape [8, 12]", "asks for [12, 8] by",
+        "num_attention_heads 2", "head_dim 6"});
   with(
       [](auto& plan) {
         plan.push_back({"model.layers.2.mlp.up_proj.weight", TensorType::kF32, {1}});

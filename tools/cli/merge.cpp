@@ -12,6 +12,7 @@
 #include "runtime/util/one_line.hpp"
 #include "tools/cli/checkpoint_folders.hpp"
 #include "tools/cli/commands.hpp"
+#include "trainer/program/notes.hpp"
 #include "trainer/program/program.hpp"
 
 namespace tandem {
@@ -33,6 +34,7 @@ int run_merge(int argc, char** argv) {
   }
   const std::filesystem::path folder = new_folder(output, "merge");
   const AdapterFolder adapters = AdapterFolder::open(resolve_adapter_folder(adapter));
+  print_notes(adapters.notes());
   if (base.empty()) {
     base = adapters.base_model();
   }

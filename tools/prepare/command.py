@@ -208,8 +208,11 @@ def run(arguments):
         raise UserError(f"[prepare] output {path}: there is no folder {path.parent}; make it")
     remove_leftovers(path)
     folder = files.model_folder(args.model_name)
-    for line in prepare(args, Tokenizer(folder), path):
+    tokenizer = Tokenizer(folder)
+    for line in prepare(args, tokenizer, path):
         say(line)
+    if tokenizer.note:
+        say(f"note     {folder}: {tokenizer.note}")
     if not files.is_folder(args.model_name):
         say(f"note     {args.model_name} is {folder}")
     for part in mixture.parse(args.dataset_name):

@@ -105,7 +105,7 @@ def calls_of(turn, what):
     wrong = next((call for call in calls if not isinstance(call, dict)), None)
     if wrong is not None:
         raise Refused(f'"tool_calls" of {what} holds {kind(wrong)}, an object for each call is needed')
-    found = [call_of(call, what) for call in calls]
+    found = [call_of(call, f'"tool_calls" of {what}') for call in calls]
     if turn.get("function_call"):  # OpenAI's older form
         found.append(call_of(turn["function_call"], f'"function_call" of {what}'))
     return found
@@ -184,20 +184,27 @@ def message_of(turn, number, name):
     return message, learnt_of(turn, role, what)
 
 
+def functions_in(record, name):
+    """The member of a record that describes functions, as a list of objects; it may be one object, and all of it JSON texts."""
+    given = from_text(record.get(name), "[{")
+    if given in (None, "", {}):
+        return []
+    found = [given] if isinstance(given, dict) else given
+    if not isinstance(found, list):
+        raise Refused(f'"{name}" is {kind(found)}, a list of functions is needed')
+    found = [from_text(function, "{") for function in found]
+    wrong = next((function for function in found if not isinstance(function, dict)), None)
+    if wrong is not None:
+        raise Refused(f'"{name}" holds {kind(wrong)}, objects that describe functions are needed')
+    return found
+
+
 def tools_of(record):
     """The record's tools as a list of objects; None if it has none."""
-    given = from_text(record.get("tools"), "[{")
-    if given and record.get("functions"):
+    tools, functions = functions_in(record, "tools"), functions_in(record, "functions")
+    if tools and functions:
         raise Refused('it has "tools" and "functions"; keep one of them')
-    legacy = [] if given else [{"type": "function", "function": one} for one in from_text(record.get("functions"), "[") or []]
-    found = [given] if given and isinstance(given, dict) else given or legacy
-    if not isinstance(found, list):
-        raise Refused(f'"tools" is {kind(found)}, a list of functions is needed')
-    found = [from_text(tool, "{") for tool in found]
-    wrong = next((tool for tool in found if not isinstance(tool, dict)), None)
-    if wrong is not None:
-        raise Refused(f'"tools" holds {kind(wrong)}, objects that describe functions are needed')
-    return found or None
+    return tools or [{"type": "function", "function": function} for function in functions] or None
 
 
 def variables_of(record):

@@ -79,7 +79,9 @@ def alpaca_chat(record):
 
 
 def pairs_of_history(record):
-    pairs = from_text(record.get("history"), "[") or []
+    pairs = from_text(record.get("history"), "[")
+    if members.is_empty(pairs):
+        return []
     if not isinstance(pairs, list):
         raise Refused(f'"history" is {kind(pairs)}, a list of pairs of texts is needed')
     for number, pair in enumerate(pairs, 1):

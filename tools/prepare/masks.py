@@ -103,8 +103,8 @@ class Prefixes:
         if chat.prompt_messages >= 0 and loss_on == "completion":
             asks = chat.messages[chat.prompt_messages - 1]["role"] != "assistant"
             self.add(chat, template, chat.prompt_messages, len(chat.messages), asks)
-            if not all(chat.learnt):
-                raise Refused("a message has a weight, and a completion is learnt as a whole; use --loss_on assistant")
+            if not all(chat.learnt[chat.prompt_messages :]):
+                raise Refused('a message of the completion has a "weight", "loss" or "train" of 0, and a completion is learnt as a whole; use --loss_on assistant')
         else:
             for number in learnt_numbers(chat, loss_on):
                 self.add(chat, template, number, number + 1)

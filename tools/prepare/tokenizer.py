@@ -17,6 +17,8 @@ MORE_NAMES = ("extra_special_tokens", "additional_special_tokens")  # the newer 
 # Members of tokenizer_config.json that ask for other ids; docs/folder_keys.md has all of them.
 REFUSED = ("split_special_tokens", "fix_mistral_regex")
 OF_CONFIG = ("add_bos_token", "add_eos_token")  # without effect in tokenizer_config.json, and obeyed in special_tokens_map.json
+# Transformers chooses the class before it reads special_tokens_map.json, and takes added tokens from the two other files.
+WITHOUT_EFFECT_IN_MAP = {"tokenizer_class", "added_tokens_decoder"}
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 PLAIN = "TokenizersBackend"
 # model_type -> the class that Transformers has for it, where it has one.
@@ -68,7 +70,7 @@ def other_specials(config):
 def with_map(config, special_tokens_map):
     """tokenizer_config.json with the members of special_tokens_map.json in the place of its own."""
     newer, older = MORE_NAMES
-    special_tokens_map = {name: value for name, value in special_tokens_map.items() if name != "tokenizer_class"}  # the class is chosen before
+    special_tokens_map = {name: value for name, value in special_tokens_map.items() if name not in WITHOUT_EFFECT_IN_MAP}
     listed = next((config[name] for name in MORE_NAMES if name in config), None)
     more = special_tokens_map.get(newer)
     if isinstance(more, list):
@@ -101,6 +103,35 @@ def steps_of_class(name, config):
     return None
 
 
+# The normalizer and pre-tokenizer, as kinds_of_steps() gives them, with which these classes of Transformers 5 replace
+# tokenizer.json's. Here the file's count: it is how the model was trained, and earlier versions read it so.
+QWEN2_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+OTHER_STEPS = {"GPT2Tokenizer": ["ByteLevel"], "Qwen2Tokenizer": ["NFC", f"Split Isolated {QWEN2_WORDS}", "ByteLevel of split words"]}
+
+
+def kinds_of_steps(step):
+    """Returns a word for each step of a normalizer or pre-tokenizer, in order; a space before the text is a setting of its own."""
+    kind = (step or {}).get("type")
+    if kind == "Sequence":
+        return [word for inner in step.get("normalizers", step.get("pretokenizers", [])) for word in kinds_of_steps(inner)]
+    if kind == "ByteLevel":
+        return ["ByteLevel" if step.get("use_regex", True) else "ByteLevel of split words"]
+    if kind == "Split":
+        pattern = step.get("pattern") or {}
+        return [f"Split {step.get('behavior')}{' inverted' if step.get('invert') else ''} {pattern.get('Regex', pattern.get('String'))}"]
+    return [kind] if kind else []
+
+
+def note_on_steps(class_name, backend):
+    """Returns a note if the class would take other steps than tokenizer.json's; "" otherwise."""
+    if class_name not in OTHER_STEPS:
+        return ""
+    whole = json.loads(backend.to_str())
+    if [*kinds_of_steps(whole.get("normalizer")), *kinds_of_steps(whole.get("pre_tokenizer"))] == OTHER_STEPS[class_name]:
+        return ""
+    return f"tokenizer.json's normalizer and pre_tokenizer count; Transformers 5 has others for tokenizer_class {class_name}, and may give other ids"
+
+
 def flag_of(config, name, usual):
     found = config.get(name)
     if found is not None and not isinstance(found, bool):
@@ -131,6 +162,7 @@ class Tokenizer:
             self.add_what_the_config_adds()
         except BaseException as error:
             raise self.fault(error) from None
+        self.note = note_on_steps(self.class_name, self.backend)
         self.special_tokens = self.named_tokens()
         self.vocab_size = 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
         if not 0 < self.vocab_size <= MOST_VOCABULARY:

@@ -214,6 +214,7 @@ std::optional<std::int64_t> Tokenizer::model_max_length() const noexcept {
 }
 std::span<const std::int32_t> Tokenizer::prefix() const noexcept { return impl_->prefix; }
 std::span<const std::int32_t> Tokenizer::suffix() const noexcept { return impl_->suffix; }
+const std::string& Tokenizer::note() const noexcept { return impl_->note; }
 
 void check_tokenizer_fits(const Tokenizer& tokenizer, const HfConfig& config) {
   if (tokenizer.vocab_size() > config.vocab_size) {

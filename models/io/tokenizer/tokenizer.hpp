@@ -58,6 +58,8 @@ class Tokenizer {
   /// The ids that add_special_tokens puts before and behind the text.
   [[nodiscard]] std::span<const std::int32_t> prefix() const noexcept;
   [[nodiscard]] std::span<const std::int32_t> suffix() const noexcept;
+  /// Returns a note on ids that Transformers makes in another way; empty if there is none.
+  [[nodiscard]] const std::string& note() const noexcept;
 
  private:
   struct Impl;

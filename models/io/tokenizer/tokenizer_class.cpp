@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -42,10 +43,38 @@ constexpr std::array<DefaultToken, 5> kGemmaTokens = {{{"bos_token", "<bos>"},
                                                        {"pad_token", "<pad>"},
                                                        {"mask_token", "<mask>"}}};
 
+constexpr std::string_view kQwen2Words =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)"
+    R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 /// A member that is a text; empty where it is none.
 std::string_view text_or_none(const std::optional<JsonValue>& root, std::string_view key) {
   const auto value = root && root->is_object() ? root->find(key) : std::nullopt;
   return value && value->raw().is_string() ? value->string() : std::string_view();
+}
+
+/// Adds a word for each step of a normalizer or pre-tokenizer, in order. A space before the text is
+/// a setting of its own.
+void add_kinds_of_steps(const JsonValue& step, std::vector<std::string>& kinds) {
+  const std::string_view type = text_or_none(step, "type");
+  if (type == "Sequence") {
+    for (const char* key : {"normalizers", "pretokenizers"}) {
+      if (const auto steps = step.find(key)) {
+        for (const JsonValue& inner : steps->items()) {
+          add_kinds_of_steps(inner, kinds);
+        }
+      }
+    }
+  } else if (type == "ByteLevel") {
+    kinds.emplace_back(bool_or(step, "use_regex", true) ? "ByteLevel" : "ByteLevel of split words");
+  } else if (type == "Split") {
+    const auto pattern = step.find("pattern");
+    const std::string_view regex = pattern ? text_or_none(*pattern, "Regex") : std::string_view();
+    kinds.push_back(fmt::format("Split {}{} {}", text_or_none(step, "behavior"),
+                                bool_or(step, "invert", false) ? " inverted" : "", regex));
+  } else if (!type.empty()) {
+    kinds.emplace_back(type);
+  }
 }
 
 }  // namespace
@@ -104,6 +133,30 @@ std::optional<std::string> steps_of_class(std::string_view class_name, const Jso
                        json_quote(text));
   }
   return std::nullopt;
+}
+
+std::string steps_note(std::string_view class_name, const JsonValue& tokenizer,
+                       std::string_view file) {
+  std::vector<std::string> expected;
+  if (class_name == kGpt2Class) {
+    expected = {"ByteLevel"};
+  } else if (class_name == kQwen2Class) {
+    expected = {"NFC", fmt::format("Split Isolated {}", kQwen2Words), "ByteLevel of split words"};
+  } else {
+    return {};
+  }
+  std::vector<std::string> found;
+  for (const char* key : {"normalizer", "pre_tokenizer"}) {
+    if (const auto step = tokenizer.find(key)) {
+      add_kinds_of_steps(*step, found);
+    }
+  }
+  return found == expected
+             ? std::string()
+             : fmt::format(
+                   "{}: its normalizer and pre_tokenizer count; Transformers 5 has others "
+                   "for tokenizer_class {}, and may give other ids",
+                   file, class_name);
 }
 
 bool decides_prefix_space(std::string_view class_name) {

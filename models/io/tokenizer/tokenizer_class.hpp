@@ -30,6 +30,12 @@ std::span<const DefaultToken> default_tokens(std::string_view class_name);
 /// tokenizer_config.json has another type.
 std::optional<std::string> steps_of_class(std::string_view class_name, const JsonValue& config);
 
+/// Returns a note if the class of Transformers 5 replaces the normalizer and pre-tokenizer of
+/// tokenizer.json (`file`) by others, and the file's count here: it is how the model was trained,
+/// and earlier versions read it so. Empty: there is no difference.
+std::string steps_note(std::string_view class_name, const JsonValue& tokenizer,
+                       std::string_view file);
+
 /// Returns whether the class puts a space before a text by tokenizer_config.json alone, whatever
 /// tokenizer.json has.
 bool decides_prefix_space(std::string_view class_name);

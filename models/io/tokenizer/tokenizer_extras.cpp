@@ -42,6 +42,7 @@ bool has_member(const JsonValue& root, std::string_view key) {
 constexpr std::string_view kNewMore = "extra_special_tokens";
 constexpr std::string_view kOldMore = "additional_special_tokens";
 constexpr std::string_view kClass = "tokenizer_class";
+constexpr std::string_view kAddedTokens = "added_tokens_decoder";
 
 constexpr std::array<std::string_view, 7> kSpecialNames = {
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
@@ -136,7 +137,7 @@ std::optional<std::int32_t> TokenizerLoader::named_token(const JsonValue& root,
 void TokenizerLoader::read_config(const JsonValue& root, std::string_view class_name) {
   class_name_ = class_name;
   refuse_tokenizer_members(root);
-  if (const auto more = root.find("added_tokens_decoder")) {
+  if (const auto more = root.find(kAddedTokens)) {
     read_added_tokens(*more);
   }
   read_special_tokens(root);
@@ -306,6 +307,10 @@ void write_union(JsonWriter& json, const std::optional<JsonValue>& first, const 
   json.end_array();
 }
 
+/// Whether a member of special_tokens_map.json changes nothing: Transformers chooses the class
+/// before it reads that file, and takes added tokens from the two other files.
+bool has_no_effect(std::string_view key) { return key == kClass || key == kAddedTokens; }
+
 /// tokenizer_config.json with the members of special_tokens_map.json in the place of its own.
 std::string merged(const std::optional<JsonDocument>& config, const JsonValue& map) {
   JsonWriter json(0);
@@ -319,15 +324,15 @@ std::string merged(const std::optional<JsonDocument>& config, const JsonValue& m
       if (is_more && value.is_array() && (key == kNewMore || !more)) {
         more = value;
       }
-      const bool is_replaced = has_member(map, key) && key != kOldMore && key != kClass;
+      const bool is_replaced = has_member(map, key) && key != kOldMore && !has_no_effect(key);
       if (!is_replaced && !(is_more && has_member(map, kNewMore))) {
         json.key(key).raw(simdjson::minify(value.raw()));
       }
     }
   }
   for (const auto& [key, value] : map.members()) {
-    if (key == kClass) {
-      continue;  // the class is chosen before this file is read
+    if (has_no_effect(key)) {
+      continue;
     }
     if (key == kNewMore && value.is_array()) {
       write_union(json, more, value);
@@ -406,7 +411,7 @@ std::string with_added_tokens(const std::string& config, const JsonValue& added,
   for (const auto& [key, value] : document.root().members()) {
     json.key(key).raw(simdjson::minify(value.raw()));
   }
-  json.key("added_tokens_decoder").begin_object();
+  json.key(kAddedTokens).begin_object();
   for (const auto& [id, text] : tokens) {
     const bool is_special = special.contains(text);
     json.key(std::to_string(id)).begin_object().field("content", text);
@@ -421,7 +426,7 @@ std::string with_added_tokens(const std::string& config, const JsonValue& added,
 std::optional<std::string> config_of(const std::filesystem::path& folder,
                                      const JsonValue& tokenizer) {
   const std::optional<JsonDocument> config = document(folder, kConfigName);
-  const bool lists_added = config && has_member(config->root(), "added_tokens_decoder");
+  const bool lists_added = config && has_member(config->root(), kAddedTokens);
   const std::optional<JsonDocument> map =
       lists_added ? std::nullopt : document(folder, "special_tokens_map.json");
   std::optional<std::string> joined =
@@ -468,6 +473,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
       JsonDocument::parse(with_defaults(config, class_name, model, loader), origin(path));
   loader.read_config(all.root(), class_name);
   loader.default_end_token();
+  loader.set_note(steps_note(class_name, tokenizer.root(), file.string()));
   return loader.finish();
 }
 

@@ -77,6 +77,7 @@ using PreTokenizerStep = std::variant<SplitStep, PrefixSpace, MetaspaceStep>;
 
 struct Tokenizer::Impl {
   std::string file;  // for errors while encoding
+  std::string note;  // on ids that Transformers makes in another way
 
   // Model. Tokens by id; gaps have known = false. A deque: growing leaves the strings where they
   // are.

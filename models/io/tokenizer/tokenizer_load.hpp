@@ -34,6 +34,7 @@ class TokenizerLoader {
   /// Takes the end token of GPT-2's Python class if no file names one: GPT-2's published files do
   /// not.
   void default_end_token();
+  void set_note(std::string note) { impl_->note = std::move(note); }
   Tokenizer finish();
 
  private:

@@ -83,11 +83,14 @@ class Chats(PrepareTest):
         expected = {"messages": CHAT, "tools": [TOOL]}
         for tools in (json.dumps([TOOL]), [json.dumps(TOOL)], TOOL, json.dumps(TOOL)):
             self.same({"messages": CHAT, "tools": tools}, expected)
-        self.same({"messages": CHAT, "functions": [TOOL["function"]]}, expected)
+        for functions in ([TOOL["function"]], json.dumps([TOOL["function"]]), TOOL["function"], json.dumps(TOOL["function"])):
+            self.same({"messages": CHAT, "functions": functions}, expected)
         for tools in ("[]", "", None, []):
             self.same({"messages": CHAT, "tools": tools}, {"messages": CHAT})
         self.assertIn('"tools" is a text', self.why({"messages": CHAT, "tools": "moon"}))
         self.assertIn('"tools" holds a number', self.why({"messages": CHAT, "tools": [5]}))
+        self.assertIn('"functions" is a number', self.why({"messages": CHAT, "functions": -1}))
+        self.assertIn('a call of "tool_calls" of message 2 has no "name"', self.why({"messages": [CHAT[0], {**CHAT[1], "tool_calls": {}}]}))
 
     def test_system_beside_messages(self):
         expected = {"messages": [{"role": "system", "content": "Be brief."}, *CHAT]}
@@ -164,7 +167,7 @@ class Chats(PrepareTest):
                              ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}, CHAT[1]]}, 'of type "image_url"'), ({"messages": [{**CHAT[0], "audio": {"id": "x"}}, CHAT[1]]}, '"audio" of message 1'),
                              ({"instruction": "a", "output": "b", "system_prompt": "c"}, '"system_prompt"'), ({"instruction": "a", "output": "b", "history": ["a", "b"]}, 'entry 1 of "history"'), ({"text": "a", "images": ["x"]}, '"images"'),
                              ({"input_ids": [1, 2], "seq_lengths": [1, 1]}, '"seq_lengths"'), ({"messages": [{"role": 5, "content": "a"}]}, "the role of message 1 is a number (5)"),
-                             ({"messages": [{"role": "user", "content": 5}]}, "the content of message 1 is a number"), ({"messages": [CHAT[0], {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "x"}}]}]}, "the arguments of a call of message 2")):
+                             ({"messages": [{"role": "user", "content": 5}]}, "the content of message 1 is a number"), ({"messages": [CHAT[0], {"role": "assistant", "tool_calls": [{"function": {"name": "a", "arguments": "x"}}]}]}, 'the arguments of a call of "tool_calls" of message 2')):
             self.assertIn(what, self.why(record))
         self.same({"messages": CHAT, "images": [], "history": None, "weight": 1, "id": 5, "source": "x"}, {"messages": CHAT})
 
@@ -190,7 +193,7 @@ class Chats(PrepareTest):
     def test_other_spellings(self):
         self.same({"conversations": [{"from": "prompter", "value": USER}, {"from": "tool_call", "value": json.dumps(CALL["function"])}, {"from": "tool_response", "value": "It is."}, {"from": "gpt", "value": SAID}]}, {"messages": CALLED})
         self.same({"messages": CHAT, "tools": {}}, {"messages": CHAT})
-        for calls, what in (([5], '"tool_calls" of message 2 holds a number'), ([{"name": "moon", "parameters": {"a": "b"}}], 'a call of message 2 has its arguments under "parameters"')):
+        for calls, what in (([5], '"tool_calls" of message 2 holds a number'), ([{"name": "moon", "parameters": {"a": "b"}}], 'a call of "tool_calls" of message 2 has its arguments under "parameters"')):
             self.assertIn(what, self.why({"messages": [CHAT[0], {"role": "assistant", "content": "", "tool_calls": calls}]}))
 
     def test_what_nobody_knows_is_said_once(self):

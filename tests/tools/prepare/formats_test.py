@@ -113,12 +113,16 @@ class Formats(PrepareTest):
         self.assertEqual(learnt_text(found), " leaf, moon<|im_end|>")
         found = self.prepare(self.write("p.jsonl", [{"prompt": CHAT[:1], "completion": CHAT[1:]}]), "--chat_template", TEMPLATE)
         self.assertEqual(learnt_text(found), "The willow trees.<|im_end|>\n")
+        found = self.prepare(self.write("p.jsonl", [{"prompt": [{**CHAT[0], "train": False}], "completion": CHAT[1:]}]), "--chat_template", TEMPLATE)
+        self.assertEqual(learnt_text(found), "The willow trees.<|im_end|>\n")  # a prompt is not learnt in any case
 
     def test_the_member_at_fault_is_named(self):
         for record, expected in (({"prompt": "a", "completion": []}, '"prompt" is a text and "completion" is a list'), ({"prompt": [1], "completion": CHAT[1:]}, 'message 1 of "prompt" is a number'),
                                  ({"messages": [{"role": "user", "content": [{"a": 1}]}, CHAT[1]]}, "a part of the content of message 1 has no"),
                                  ({"messages": [{**CHAT[0], "function_call": 5}, CHAT[1]]}, 'a call of "function_call" of message 1'),
-                                 ({"messages": CHAT, "tools": [{"a": 1}], "functions": [{"a": 1}]}, '"tools" and "functions"; keep one')):
+                                 ({"messages": CHAT, "tools": [{"a": 1}], "functions": [{"a": 1}]}, '"tools" and "functions"; keep one'),
+                                 ({"prompt": CHAT[:1], "completion": [{**CHAT[1], "train": False}]}, 'has a "weight", "loss" or "train" of 0'),
+                                 ({"instruction": "Say it.", "output": "It.", "history": False}, '"history" is true or false')):
             self.assertIn(expected, self.refused(self.write("p.jsonl", [record])))
 
     def test_completion_of_messages_is_the_last_answer(self):

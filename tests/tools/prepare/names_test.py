@@ -201,6 +201,18 @@ class Tokens(unittest.TestCase):
         self.check({"extra_special_tokens": ["<t>"]}, "<u><t><p>", [97, 96, 95], special_map={"pad_token": "<p>", "extra_special_tokens": ["<t>", "<u>"]})
         self.check({"tokenizer_class": "PreTrainedTokenizerFast"}, "a<p>", [64, 95], special_map={"pad_token": "<p>", "tokenizer_class": "Qwen2Tokenizer"})
 
+    def test_added_tokens_in_the_special_tokens_map_do_not_count(self):
+        self.check({}, "a<t>", [64, *(BYTES[c] for c in "<t>")], special_map={"added_tokens_decoder": {"95": {"content": "<t>", "special": True}}})
+
+    def test_steps_of_the_file_count_and_other_ones_of_the_class_are_noted(self):
+        digits = [{"type": "Digits", "individual_digits": True}]
+        for kind, before, is_noted in (("GPT2Tokenizer", digits, True), ("Qwen2Tokenizer", digits, True), ("GPT2Tokenizer", [], False), ("PreTrainedTokenizerFast", digits, False)):
+            with self.subTest(kind=kind, before=before):
+                folder = self.tokenizer({"tokenizer_class": kind, "eos_token": "!", "bos_token": "!", "unk_token": "!", "pad_token": "!"}, before=before, merges=[["1", "2"]])
+                expected = [BYTES["1"], BYTES["2"]] if before else [95]
+                self.assertEqual([list(Tokenizer(folder).encode(["12"])[0]), tokens_of_program(folder, "12")], [expected] * 2)
+                self.assertEqual(f"others for tokenizer_class {kind}" in Tokenizer(folder).note, is_noted)
+
     def test_tokens_that_the_class_has(self):
         text = "a<|endoftext|>b"
         self.check({"tokenizer_class": "GPT2Tokenizer"}, text, [64, 95, 65])

@@ -391,6 +391,15 @@ TEST(IoTokenizerBad, ConfigsAreRefused) {
   expect_error([&] { (void)Tokenizer::load(dir.path()); }, {"\"model\" is missing"});
 }
 
+TEST(IoTokenizer, StepsThatTheClassWouldReplaceAreNoted) {
+  const auto note = [](const char* config) { return test::tiny_tokenizer("", config).note(); };
+  EXPECT_EQ(note(R"({"tokenizer_class": "GPT2Tokenizer"})"), "");
+  EXPECT_EQ(note(R"({"tokenizer_class": "PreTrainedTokenizerFast"})"), "");
+  EXPECT_NE(
+      note(R"({"tokenizer_class": "Qwen2Tokenizer"})").find("others for tokenizer_class Qwen2"),
+      std::string::npos);
+}
+
 TEST(IoTokenizer, TokensOfTheConfigAreAdded) {
   const auto with_new = [](const char* id) {
     return test::tiny_tokenizer(
