@@ -68,6 +68,7 @@ class Samples:
         self.columns = columns_of(args.columns)
         self.formats = {}  # by file
         self.unused = {}  # members that nobody knows, in the order in which they were met
+        self.empty_answers = 0  # records with one that is learnt
 
     def of(self, record):
         if isinstance(record.value, Refused):
@@ -78,6 +79,7 @@ class Samples:
             self.formats[record.path] = formats.detect(record) if given == "auto" else given
         sample, unused = formats.sample_of(self.formats[record.path], record)
         self.unused |= dict.fromkeys(unused)
+        self.empty_answers += formats.has_empty_answer(sample)
         return sample
 
     def usual_loss_on(self):
@@ -190,6 +192,8 @@ def data_lines(writer, tokenizer, encoder, samples, template, refusals):
     yield f"data     {counts['records']} records ({kinds}), {counts['tokens']} tokens, {share:.1f} % learnt, {counts['cut']} cut{by}, end token {end}"
     if counts["nothing"]:
         yield f"data     {counts['nothing']} records have nothing to learn, {counts['lost_by_cut']} of them because they were cut"
+    if samples.empty_answers:
+        yield f"data     {samples.empty_answers} records have an empty answer, which teaches the model to end at once"
     for found, what in ((samples.unused, "members that are not used"), (encoder.unasked, "the template does not ask for")):
         if found:
             names = list(found)

@@ -210,6 +210,14 @@ FORMATS = {
 LEARNT = {"tokens": "labels", "messages": "assistant", "sharegpt": "assistant", "prompt": "completion", "alpaca": "completion", "alpaca_chat": "assistant", "text": "all"}
 
 
+def has_empty_answer(sample):
+    """Whether an answer that is learnt has neither text nor calls."""
+    if isinstance(sample, Chat):
+        answers = [message for message, learnt in zip(sample.messages, sample.learnt) if learnt and message["role"] == "assistant"]
+        return any(not message["content"].strip() and len(message) == 2 for message in answers)
+    return isinstance(sample, Text) and sample.has_prompt and not sample.answer.strip()
+
+
 def detect(record):
     """The name of the format of a file's first record."""
     if isinstance(record.value, dict):

@@ -110,7 +110,7 @@ def find_template(tokenizer, given):
         return Template(own["default"], "of the model", tokenizer)
     if own:
         raise UserError(f"[chat_template] the model has several and none is its default; name one of {', '.join(own)} by --chat_template")
-    raise UserError(f"[chat_template] {tokenizer.folder} has no chat template, which a chat needs; give one by --chat_template FILE")
+    raise UserError(f"[chat_template] {tokenizer.folder} has no chat template, which a chat needs; give one by --chat_template, a file or a ready one ({', '.join(ready_names())})")
 
 
 def model_templates(tokenizer):

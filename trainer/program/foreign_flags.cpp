@@ -35,6 +35,9 @@ constexpr std::string_view kStreams = "data is read as it is needed; leave it ou
 constexpr std::string_view kTimes = "here it is --trace_steps FIRST:LAST";
 constexpr std::string_view kExport = "here ./tandem merge and ./tandem convert write other forms";
 constexpr std::string_view kOneRank = "one rank writes; leave it out";
+constexpr std::string_view kPrepares =
+    "./tandem train, ./tandem launch -n and ./tandem prepare take it, and make the token file that "
+    "this program reads";
 constexpr std::string_view kVariables = "a record's chat_template_kwargs gives it; leave it out";
 
 constexpr auto kFlags = std::to_array<ForeignFlag>({
@@ -311,6 +314,13 @@ constexpr auto kFlags = std::to_array<ForeignFlag>({
     ForeignFlag{"--run_name", "here it is --wandb_run_name"},
     ForeignFlag{"--disable_tqdm", "here it is --progress off"},
     ForeignFlag{"--push_to_hub", kHub},
+    // Of the steps before a training.
+    ForeignFlag{"--dataset_format", kPrepares},
+    ForeignFlag{"--chat_template", kPrepares},
+    ForeignFlag{"--dataset_config", kPrepares},
+    ForeignFlag{"--columns", kPrepares},
+    ForeignFlag{"--sample_by", kPrepares},
+    ForeignFlag{"--skip_refused", kPrepares},
     // Known to one trainer alone.
     ForeignFlag{"--warmup_steps",
                 "the DeepSpeed JSON's scheduler decides the warm-up; --summary_skip N leaves steps "

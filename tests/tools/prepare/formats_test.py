@@ -62,6 +62,13 @@ class Formats(PrepareTest):
         found = self.prepare(self.write("a.jsonl", [{"messages": None, **record, "input_ids": None}]))
         self.assertEqual(found.ids, self.prepare(self.write("b.jsonl", [record])).ids)
 
+    def test_empty_answers_are_counted(self):
+        records = [{"messages": [CHAT[0], {**CHAT[1], "content": ""}]}, {"messages": CHAT}, {"messages": [CHAT[0], {**CHAT[1], "content": "", "weight": 0}, *CHAT]}]
+        for data, flags in ((records, ("--chat_template", TEMPLATE)), ([{"instruction": "Say it.", "output": " "}, {"instruction": "Go.", "output": "Gone."}], ())):
+            out = self.run_command(self.write("e.json", data), *flags)[1]
+            self.assertIn("1 records have an empty answer, which teaches", out)
+            (self.folder / "x.tokens").unlink()
+
     def test_an_array_is_told_by_its_first_character(self):
         records = [{"instruction": "Say it.", "output": "It."}, {"instruction": "Go.", "output": "Gone."}]
         expected = self.prepare(self.write("b.json", records)).ids
