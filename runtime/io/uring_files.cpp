@@ -147,7 +147,6 @@ class UringFiles final : public FileBackend, private Poller {
     wake_.emplace(
         loop_, ring_->event_descriptor(),
         [](void* owner) noexcept { static_cast<UringFiles*>(owner)->woken(); }, this);
-    wake_->arm();  // takes its memory now, so that no transfer allocates
   }
   [[nodiscard]] ThreadFiles& threads() {
     if (threads_ == nullptr) {
