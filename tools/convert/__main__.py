@@ -16,6 +16,7 @@ from prepare.errors import UserError, escaped, first_line
 PR_SET_PDEATHSIG = 1
 # A pickle of a few bytes may ask for any amount of memory. Mapped files do not count here.
 MOST_DATA_BYTES = 4 << 30
+MOST_FILES = 1 << 16  # of a run's ranks
 
 
 def bound_resources():
@@ -24,8 +25,8 @@ def bound_resources():
         used = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData:"))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (min(used + MOST_DATA_BYTES, soft if soft >= 0 else sys.maxsize), hard))
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(MOST_FILES, hard if hard >= 0 else sys.maxsize)), hard))
 
 
 def run(command, *arguments):

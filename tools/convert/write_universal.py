@@ -1,7 +1,7 @@
 """Writes DeepSpeed's universal checkpoint (version 0.4, with full shapes) out of a stream: a line of JSON, then the elements of each
 trained tensor's arrays in fp32, then those of each other tensor in its own type.
 
-Invariant: at most one trained tensor's array is held at a time; the others lie in a mapped file, which is removed at the end.
+Invariant: at most one array of a trained tensor is held at a time; the others lie in a mapped file, which is removed at the end.
 """
 
 import ctypes
@@ -24,10 +24,6 @@ DEEPSPEED_VERSION = "0.19.8"  # where the checkpoint names none
 UNIVERSAL_VERSION = 0.4
 
 
-class WriteError(OSError):
-    """The disk's fault."""
-
-
 def fill(storage, stream):
     """The storage with the stream's next bytes in it."""
     memory = memoryview((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())).cast("B") if storage.nbytes() else b""
@@ -44,15 +40,18 @@ def tensor_of(storage, dtype, shape):
     return torch.empty(0, dtype=dtype).set_(storage, 0, shape)
 
 
+def sync(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
 def save(tree, path):
-    """Durably."""
     try:
         torch.save(tree, path)
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-    except RuntimeError as error:
-        raise WriteError(0, f"{first_line(error)}", path) from None
+    except RuntimeError as error:  # the disk's fault
+        raise OSError(0, first_line(error), path) from None
+    sync(path)
 
 
 def step_of(plan):
@@ -97,8 +96,9 @@ def write_trained(plan, zero, stream):
         os.makedirs(folder)
         for name, there in zip(FILES, tensor["arrays"]):
             if there:
-                storage = fill(torch.UntypedStorage(math.prod(tensor["shape"]) * 4), stream)
-                save({"param": tensor_of(storage, torch.float32, tensor["shape"]), "cat_dim": 0}, os.path.join(folder, f"{name}.pt"))
+                numel = math.prod(tensor["shape"])  # the tensor has no name here, so that it goes before the next one comes
+                save({"param": tensor_of(fill(torch.UntypedStorage(numel * 4), stream), torch.float32, tensor["shape"]), "cat_dim": 0},
+                     os.path.join(folder, f"{name}.pt"))
         save(step_of(plan), os.path.join(folder, "step.pt"))
 
 
@@ -133,6 +133,4 @@ def write(folder, stream):
         if os.path.exists(held):
             os.remove(held)
     for path, _, _ in os.walk(folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        sync(path)
