@@ -144,8 +144,7 @@ void Converter::write(std::span<const std::byte> bytes) {
       bytes = bytes.subspan(static_cast<std::size_t>(sent));
     } else if (errno != EINTR) {
       (void)finish();
-      throw failure(ExitCode::kFailure, kWhere, "{}: {} did not read all of it; please report this",
-                    path_, python_);
+      throw not_taken();
     }
   }
 }
@@ -163,6 +162,13 @@ std::string Converter::finish() {
     throw error_of(status);
   }
   return content_of(output_.get());
+}
+
+Error Converter::not_taken() const {
+  return failure(ExitCode::kFailure, kWhere,
+                 "{}: {} did not take all of it; set TANDEM_PYTHON to a "
+                 "Python that has torch",
+                 path_, python_);
 }
 
 Error Converter::error_of(int status) const {

@@ -34,6 +34,9 @@ class Converter {
   /// it has ended.
   void write(std::span<const std::byte> bytes);
 
+  /// The error for a process that succeeds without having done its work.
+  [[nodiscard]] Error not_taken() const;
+
   /// Ends its standard input, waits for the process, and returns its output. Throws its error.
   std::string finish();
 

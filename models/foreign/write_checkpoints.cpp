@@ -137,7 +137,9 @@ void write_universal(const ImportedCheckpoint& checkpoint, const fs::path& folde
       send_stored(writer, tensor);
     }
   }
-  (void)writer.finish();
+  if (writer.finish() != "written\n") {
+    throw writer.not_taken();
+  }
   const fs::path absolute = fs::absolute(folder).lexically_normal();
   const fs::path named = absolute.has_filename() ? absolute : absolute.parent_path();
   write_file(named.parent_path() / "latest_universal", kWhere, named.filename().string());

@@ -42,6 +42,7 @@ def run(command, *arguments):
         from convert.write_universal import write
 
         write(*arguments, sys.stdin.buffer)
+        print("written", flush=True)
         return
     bound_resources()
     kind, path = arguments

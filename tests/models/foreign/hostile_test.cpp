@@ -125,7 +125,7 @@ TEST_F(ImportHostile, APythonThatDoesNotDoItsWorkIsOneLine) {
   expect_refused(file, {"the index of"});
   put_python("exit 0");
   test::expect_error([&] { write_universal(read_index("\"n\"", "\"n\""), folder_ / "u"); },
-                     {"did not read all of it"}, ExitCode::kFailure);
+                     {"did not take all of it"}, ExitCode::kFailure);
   ASSERT_EQ(::dup2(STDERR_FILENO, 99), 99);
   put_python("test -e /proc/$$/fd/99 && exit 1; echo '{'");
   expect_refused(file, {"the index of"});  // it has no descriptor of this process
