@@ -38,6 +38,15 @@ function(tandem_install_programs)
   install(TARGETS ${ARGN} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 
+# The programs start this for files of torch (models/foreign/converter.hpp).
+if(TANDEM_TORCH)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/tools/convert DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem/tools
+    FILES_MATCHING PATTERN "*.py" PATTERN __pycache__ EXCLUDE)
+  install(FILES ${PROJECT_SOURCE_DIR}/tools/prepare/__init__.py ${PROJECT_SOURCE_DIR}/tools/prepare/errors.py
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem/tools/prepare)
+  install(FILES ${PROJECT_SOURCE_DIR}/tools/run_module.py DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem/tools)
+endif()
+
 # What the `tandem` command of a pip installation runs beside the programs (tools/python/tandem/front_door.py).
 if(SKBUILD)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/tools/prepare DESTINATION ${CMAKE_INSTALL_DATADIR}/tandem/tools

@@ -13,7 +13,7 @@ set(TANDEM_LONG_TESTS
   BadInput.FlagsThatMakeNoSense TandemProgram.ConfigRejects* Models/ExpertsReference.*
   Hosts.AConnectionThatHangs*
   *.TransformersLoadsWhatWeWrite Descriptions.HaveTransformersNamesAndShapes IoCheckpoint.PythonReads* IoMxfp4.Transformers*
-  ImportWriters.Torch*
+  ImportWriters.* ImportGolden.* Golden/GoOn.*
   Plan.* *Advice.* ConvertGolden.* CheckpointCli.* OptimizerStepOracle.*
   Evaluation.* Blocks.*
   # every combination of stage, type, schedule or placement

@@ -2,6 +2,7 @@
 """Downloads a model or a data set into the usual cache, whole or not at all.
 
   fetch.py dataset cifar10          CIFAR-10's binary archive from its own page, into $TANDEM_CACHE (~/.cache/tandem)
+  fetch.py dataset cifar10 --from DIR    the same files out of the Python archive (data_batch_1, ...) that lies in DIR
   fetch.py model Qwen/Qwen3-0.6B    a repository of the Hugging Face hub (or of HF_ENDPOINT), into the hub's cache
   fetch.py dataset ORG/NAME         the same for a data set
 
@@ -9,10 +10,12 @@ A download that was cut off goes on where it stopped. Exit codes: 0 done, 1 netw
 """
 
 import argparse
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
 import http.client
+import io
 import os
 import shutil
 import sys
@@ -24,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from prepare.errors import escaped  # noqa: E402
+from prepare.errors import UserError, escaped  # noqa: E402
 
 CHUNK_BYTES = 1 << 20
 PATTERNS = {  # of what is taken from the hub: what the engine reads, or ./tandem prepare
@@ -113,27 +116,59 @@ def check(archive, part):
         raise Failure(f"[fetch] {archive.url} has sha256 {digest}, expected {archive.sha256}; nothing was kept, try again or use another network")
 
 
-def unpack(archive, packed, folder):
-    """The archive's files, and only these, into `folder`, which appears when all are there."""
-    temporary = Path(tempfile.mkdtemp(prefix=archive.folder + ".", dir=folder.parent))
+@contextlib.contextmanager
+def appearing(folder):
+    """A folder to write into, which gets the name `folder` when all is in it, or goes."""
+    temporary = Path(tempfile.mkdtemp(prefix=folder.name + ".", dir=folder.parent))
     try:
-        with tarfile.open(packed, "r:gz") as tar:
-            for name, size in archive.files.items():
-                try:
-                    member = tar.getmember(f"{archive.folder}/{name}")
-                except KeyError:
-                    raise Failure(f"[fetch] {archive.url} lacks {name}; it is not the archive it was") from None
-                if not member.isreg() or member.size != size:
-                    raise Failure(f"[fetch] {name} in {archive.url} has {member.size} bytes, expected {size}; it is not the archive it was")
-                with tar.extractfile(member) as source, open(temporary / name, "wb") as out:
-                    shutil.copyfileobj(source, out)
-                    out.flush()
-                    os.fsync(out.fileno())
+        yield temporary
         temporary.chmod(0o755)
         temporary.rename(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def write(source, path):
+    with open(path, "wb") as out:
+        shutil.copyfileobj(source, out)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def unpack(archive, packed, folder):
+    """The archive's files, and only these, into `folder`, which appears when all are there."""
+    with appearing(folder) as temporary, tarfile.open(packed, "r:gz") as tar:
+        for name, size in archive.files.items():
+            try:
+                member = tar.getmember(f"{archive.folder}/{name}")
+            except KeyError:
+                raise Failure(f"[fetch] {archive.url} lacks {name}; it is not the archive it was") from None
+            if not member.isreg() or member.size != size:
+                raise Failure(f"[fetch] {name} in {archive.url} has {member.size} bytes, expected {size}; it is not the archive it was")
+            with tar.extractfile(member) as source:
+                write(source, temporary / name)
+
+
+def convert_batches(archive, source, cache):
+    """The folder with the archive's files, made of the pickled batches in `source`."""
+    from convert.cifar import read_batch
+
+    folder = cache / archive.folder
+    if folder.exists():
+        raise Failure(f"[fetch] {folder} is there already; remove it first, or use it", 2)
+    inside = source / "cifar-10-batches-py"
+    cache.mkdir(parents=True, exist_ok=True)
+    try:
+        with appearing(folder) as temporary:
+            for name in archive.files:
+                batch = (inside if inside.is_dir() else source) / name.removesuffix(".bin")
+                if not batch.is_file():
+                    raise Failure(f"[fetch] {source} holds no {batch.name} of the Python archive; name its folder", 2)
+                write(io.BytesIO(read_batch(batch)), temporary / name)
+    except UserError as error:
+        raise Failure(str(error), 2) from None
+    return folder
 
 
 def fetch_archive(archive, cache):
@@ -176,14 +211,17 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(prog="tandem fetch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["model", "dataset"])
     parser.add_argument("id", help="cifar10, or ORG/NAME on the hub, with @REVISION behind it maybe")
+    parser.add_argument("--from", dest="source", type=Path, help="cifar10: a folder with the Python archive's batches, instead of a download")
     parser.add_argument("--url", help="another address of the same archive")
     args = parser.parse_args(arguments)
     try:
-        if args.kind == "dataset" and args.id == "cifar10":
+        if args.kind == "dataset" and args.id == "cifar10" and args.source:
+            print(convert_batches(CIFAR10, args.source, cache_folder()))
+        elif args.kind == "dataset" and args.id == "cifar10":
             archive = dataclasses.replace(CIFAR10, url=args.url or CIFAR10.url)
             print(fetch_archive(archive, cache_folder()))
-        elif args.url:
-            raise Failure(f"[fetch] --url goes with cifar10 only, not with {args.id}; HF_ENDPOINT is the hub's address", 2)
+        elif args.url or args.source:
+            raise Failure(f"[fetch] --{'url' if args.url else 'from'} goes with cifar10 only, not with {args.id}; HF_ENDPOINT is the hub's address", 2)
         elif args.id.partition("@")[0].count("/") > 1 or not args.id.strip("/"):
             raise Failure(f"[fetch] \"{args.id}\" is no id; use cifar10, or ORG/NAME on the hub", 2)
         else:

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "actors/storage/file.hpp"
-#include "models/cifar/pickle.hpp"
 #include "models/cifar/xz.hpp"
 #include "runtime/system/user_cache.hpp"
 #include "runtime/util/error.hpp"
@@ -52,27 +51,9 @@ CifarImages from_binary(std::string_view bytes, const std::string& file) {
   return images;
 }
 
-CifarImages from_pickle(std::string_view bytes, const std::string& file) {
-  const PickledBatch batch = read_pickled_batch(bytes, file, kWhere);
-  if (batch.columns != kCifarPixels || batch.rows == 0 ||
-      batch.rows != static_cast<std::int64_t>(batch.labels.size())) {
-    throw user_error(kWhere,
-                     "{} has {} images of {} bytes and {} labels, expected {} bytes each "
-                     "and as many labels as images; get the file anew",
-                     file, batch.rows, batch.columns, batch.labels.size(), kCifarPixels);
-  }
-  CifarImages images;
-  images.pixels.reserve(batch.data.size());
-  for (std::int64_t i = 0; i < batch.rows; ++i) {
-    append(images, batch.labels[static_cast<std::size_t>(i)], batch.data.data() + i * kCifarPixels,
-           file);
-  }
-  return images;
-}
-
 /// The path of `name` in one of its spellings.
 std::optional<fs::path> find_file(const fs::path& folder, const std::string& name) {
-  for (const char* ending : {".bin", ".bin.xz", ""}) {
+  for (const char* ending : {".bin", ".bin.xz"}) {
     fs::path file = folder / (name + ending);
     std::error_code ignored;
     if (fs::is_regular_file(file, ignored)) {
@@ -86,15 +67,23 @@ std::string train_name(int number) { return fmt::format("data_batch_{}", number)
 
 /// The folder itself or the archive's folder in it.
 fs::path folder_of_batches(const fs::path& folder) {
-  for (const fs::path& candidate :
-       {folder, folder / "cifar-10-batches-bin", folder / "cifar-10-batches-py"}) {
+  for (const fs::path& candidate : {folder, folder / "cifar-10-batches-bin"}) {
     if (find_file(candidate, train_name(1))) {
       return candidate;
     }
   }
+  for (const fs::path& candidate : {folder, folder / "cifar-10-batches-py"}) {
+    std::error_code ignored;
+    if (fs::exists(candidate / train_name(1), ignored)) {
+      throw user_error(kWhere,
+                       "{} holds the Python archive of CIFAR-10, and the binary one is read; "
+                       "./tandem fetch dataset cifar10 --from {} makes it of that",
+                       candidate.string(), candidate.string());
+    }
+  }
   throw user_error(kWhere,
-                   "{} holds no data_batch_1 (.bin, .bin.xz, or of the Python archive); name the "
-                   "folder of CIFAR-10, or leave --data_dir out",
+                   "{} holds no data_batch_1 (.bin or .bin.xz); name the folder of CIFAR-10, or "
+                   "leave --data_dir out",
                    folder.string());
 }
 
@@ -111,7 +100,7 @@ CifarImages read_cifar_file(const fs::path& file) {
   if (file.extension() == ".xz") {
     return from_binary(unpack_xz(bytes, name, kWhere, kFileLimitBytes), name);
   }
-  return file.extension() == ".bin" ? from_binary(bytes, name) : from_pickle(bytes, name);
+  return from_binary(bytes, name);
 }
 
 CifarData read_cifar(const fs::path& folder) {

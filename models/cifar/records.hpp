@@ -1,9 +1,8 @@
 // models/cifar/records.hpp — CIFAR-10 as it is published: images of 3 x 32 x 32 bytes with a
 // label from 0 to 9.
 //
-// Three forms of the same files are read: data_batch_1.bin (binary archive), data_batch_1.bin.xz,
-// and data_batch_1 (Python archive). Every label and length is checked here, so callers need not
-// check them.
+// Two forms of the same files are read: data_batch_1.bin (binary archive) and data_batch_1.bin.xz.
+// Every label and length is checked here, so callers need not check them.
 #pragma once
 
 #include <array>
@@ -47,8 +46,8 @@ struct CifarData {
 CifarImages read_cifar_file(const std::filesystem::path& file);
 
 /// Reads test_batch and the training files data_batch_1, 2, ... that exist, without a gap, from
-/// `folder` or from an archive's folder in it (cifar-10-batches-bin, cifar-10-batches-py). Throws
-/// user_error if a file is missing or damaged.
+/// `folder` or from the archive's folder in it (cifar-10-batches-bin). Throws user_error if a file
+/// is missing or damaged, or if it is the Python archive, which `tandem fetch` converts.
 CifarData read_cifar(const std::filesystem::path& folder);
 
 /// The folder into which `tandem fetch dataset cifar10` puts the data: $TANDEM_CACHE, or

@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "actors/storage/file.hpp"
@@ -10,7 +11,8 @@
 #include "engine/checkpoint/checkpoint_layout.hpp"
 #include "engine/checkpoint/run_state.hpp"
 #include "models/convert/tandem_checkpoint.hpp"
-#include "models/foreign/checkpoint_builder.hpp"
+#include "models/foreign/foreign_index.hpp"
+#include "runtime/util/one_line.hpp"
 
 namespace tandem {
 namespace {
@@ -19,6 +21,34 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kWhere = "import";
 constexpr std::uint64_t kMostTextBytes = std::uint64_t{1} << 30;
+
+// DeepSpeed itself puts these keys into a model file; all other keys are client state
+// (tools/convert/module.py has the same list).
+constexpr std::string_view kOwnKeys[] = {"module",
+                                         "buffer_names",
+                                         "optimizer",
+                                         "param_shapes",
+                                         "frozen_param_shapes",
+                                         "shared_params",
+                                         "frozen_param_fragments",
+                                         "lr_scheduler",
+                                         "data_sampler",
+                                         "random_ltd",
+                                         "sparse_tensor_module_names",
+                                         "skipped_steps",
+                                         "global_steps",
+                                         "global_samples",
+                                         "dp_world_size",
+                                         "mp_world_size",
+                                         "checkpoint_parallel_dimensions",
+                                         "ds_config",
+                                         "ds_version",
+                                         "num_experts",
+                                         "universal_checkpoint_info"};
+
+bool is_deepspeed_key(std::string_view key) {
+  return std::ranges::find(kOwnKeys, key) != std::end(kOwnKeys);
+}
 
 /// The array of Adam's that has that name; nothing: none.
 std::optional<std::uint32_t> adams_array(std::string_view name) {
@@ -48,7 +78,7 @@ struct Arrays {
 
 Error wrong(const SafetensorsFile& file, const TensorInfo& tensor, std::string_view what) {
   return user_error(kWhere, "{}: tensor \"{}\" {}; use another checkpoint", file.path().string(),
-                    printable(tensor.name), what);
+                    one_line(tensor.name), what);
 }
 
 /// Files are called master-00001-of-00002.safetensors.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <regex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,7 +12,10 @@
 #include <fmt/ranges.h>
 
 #include "actors/checkpoint/checkpoint_folder.hpp"
-#include "models/foreign/readers.hpp"
+#include "actors/storage/file.hpp"
+#include "models/foreign/converter.hpp"
+#include "models/foreign/foreign_index.hpp"
+#include "runtime/util/one_line.hpp"
 
 namespace tandem {
 namespace {
@@ -30,6 +34,18 @@ bool has_pytorch_files(const fs::path& folder) {
       is_there(folder / "model.safetensors") || is_there(folder / "model.safetensors.index.json");
   return !safetensors && (is_there(folder / "pytorch_model.bin") ||
                           is_there(folder / "pytorch_model.bin.index.json"));
+}
+
+/// Whether a file there has a name of DeepSpeed's: [bf16_]zero_pp_rank_R_mp_rank_00_..., or without
+/// ranks.
+bool has_deepspeed_files(const fs::path& folder) {
+  static const std::regex names(
+      "(bf16_|fp16_)?(zero_pp_rank_[0-9]+_)?mp_rank_[0-9]+_(model|optim)_states\\.pt");
+  std::error_code ignored;
+  return std::ranges::any_of(fs::directory_iterator(folder, ignored),
+                             [](const fs::directory_entry& entry) {
+                               return std::regex_match(entry.path().filename().string(), names);
+                             });
 }
 
 bool is_universal(const fs::path& folder) {
@@ -66,7 +82,7 @@ void refuse_by_names(const fs::path& path) {
     throw user_error("import",
                      "{} has no file `latest`, which says which of its tags counts ({}); name one, "
                      "as {}, or write its name into {}",
-                     path.string(), printable(fmt::format("{}", fmt::join(tags, ", "))),
+                     path.string(), one_line(fmt::format("{}", fmt::join(tags, ", "))),
                      (path / tags.back()).string(), (path / "latest").string());
   }
   if (is_distributed(path)) {
@@ -90,16 +106,43 @@ fs::path tagged(const fs::path& folder, const char* latest) {
     throw user_error("import",
                      "{} names \"{}\", which is no folder beside it; copy the whole checkpoint, or "
                      "give the folder of a tag",
-                     (folder / latest).string(), printable(tag));
+                     (folder / latest).string(), one_line(tag));
   }
   return folder / tag;
 }
 
+/// The kind of the checkpoint, and the folder or file that is read.
+std::pair<std::string, fs::path> kind_of(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored)) {
+    return {"pytorch", path};
+  }
+  if (is_there(path / "latest")) {
+    return {"deepspeed", tagged(path, "latest")};
+  }
+  if (is_there(path / "latest_universal")) {
+    return {"universal", tagged(path, "latest_universal")};
+  }
+  if (is_universal(path)) {
+    return {"universal", path};
+  }
+  if (has_deepspeed_files(path)) {
+    return {"deepspeed", path};
+  }
+  if (has_pytorch_files(path)) {
+    return {"pytorch", path};
+  }
+  refuse_by_names(path);
+  throw user_error("import",
+                   "{} holds no checkpoint of DeepSpeed (a file `latest`, or *_model_states.pt) "
+                   "and no pytorch_model.bin; give the folder that was saved into",
+                   path.string());
+}
+
 /// std::filesystem's own errors (a folder that may not be read) as ours.
-template <class Read>
-ImportedCheckpoint in_one_line(const fs::path& path, const Read& read) {
+std::pair<std::string, fs::path> kind_in_one_line(const fs::path& path) {
   try {
-    return read();
+    return kind_of(path);
   } catch (const fs::filesystem_error& error) {
     throw user_error("import", "cannot read {}: {}; check the path and its permissions",
                      path.string(), error.code().message());
@@ -129,32 +172,13 @@ bool is_foreign_checkpoint(const fs::path& path) {
 }
 
 ImportedCheckpoint open_foreign_checkpoint(const fs::path& path) {
-  return in_one_line(path, [&] {
-    std::error_code ignored;
-    if (fs::is_regular_file(path, ignored)) {
-      return read_pytorch(path);
-    }
-    if (is_there(path / "latest")) {
-      return read_deepspeed(tagged(path, "latest"));
-    }
-    if (is_there(path / "latest_universal")) {
-      return read_universal(tagged(path, "latest_universal"));
-    }
-    if (is_universal(path)) {
-      return read_universal(path);
-    }
-    if (has_deepspeed_files(path)) {
-      return read_deepspeed(path);
-    }
-    if (has_pytorch_files(path)) {
-      return read_pytorch(path);
-    }
-    refuse_by_names(path);
-    throw user_error("import",
-                     "{} holds no checkpoint of DeepSpeed (a file `latest`, or *_model_states.pt) "
-                     "and no pytorch_model.bin; give the folder that was saved into",
-                     path.string());
-  });
+  const auto [kind, found] = kind_in_one_line(path);
+  std::error_code ignored;
+  const fs::path folder = fs::is_directory(found, ignored) ? found : found.parent_path();
+  const std::string index = Converter({"read", kind, found.string()}).finish();
+  ImportedCheckpoint checkpoint = read_foreign_index(index, folder);
+  checkpoint.path = found.string();
+  return checkpoint;
 }
 
 }  // namespace tandem

@@ -1,8 +1,8 @@
 // models/foreign/imported_checkpoint.hpp — checkpoints of other programs: DeepSpeed's of any ZeRO
 // stage and any number of ranks, its universal form, and pytorch_model.bin.
 //
-// Tensors are read in pieces from mapped files, so a model may be larger than memory. The files'
-// pickles go through the restricted reader (models/io/pickle.hpp), so nothing is executed.
+// Tensors are read in pieces from mapped files, so a model may be larger than memory. Python reads
+// the files' pickles (tools/convert/) by torch's restricted unpickler, so nothing is executed.
 #pragma once
 
 #include <array>
@@ -69,13 +69,15 @@ struct ImportedCheckpoint {
 /// what to do.
 bool is_foreign_checkpoint(const std::filesystem::path& path);
 
-/// Opens a checkpoint: reads the pickles, but no tensor. Throws an Error (kUserInput) of one line
-/// that names the file and its fault: it is damaged, incomplete, refused, or of a kind that is not
-/// read (tensor or pipeline parallelism, experts).
+/// Opens a checkpoint: a Python process reads the pickles, but no tensor. Throws an Error
+/// (kUserInput) of one line that names the file and its fault: it is damaged, incomplete, refused,
+/// or of a kind that is not read (tensor or pipeline parallelism, experts); or that says which
+/// Python has no torch. Blocks.
 ImportedCheckpoint open_foreign_checkpoint(const std::filesystem::path& path);
 
 /// Writes DeepSpeed's universal checkpoint (version 0.4, with full shapes, which its stages 0 to 3
-/// load) into the new folder `folder`, and names it in latest_universal beside it.
+/// load) into the new folder `folder`, and names it in latest_universal beside it. A Python process
+/// writes the files; it holds one tensor at a time. Blocks.
 void write_universal(const ImportedCheckpoint& checkpoint, const std::filesystem::path& folder);
 
 /// Writes model.safetensors, or shards with an index, into `folder`. Floats become `type`, or keep

@@ -1,4 +1,4 @@
-// A file of CIFAR-10; the first byte says which kind: binary, the same packed, or a pickled batch.
+// A file of CIFAR-10; the first byte says which kind: binary, or the same packed.
 #include "models/cifar/records.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
@@ -6,7 +6,7 @@ namespace tandem::fuzz {
 
 void read(std::string_view input) {
   const char kind = input.empty() ? 'b' : input.front();
-  const char* const name = kind == 'b' ? "d.bin" : kind == 'x' ? "d.bin.xz" : "data_batch_1";
+  const char* const name = kind == 'x' ? "d.bin.xz" : "d.bin";
   const CifarImages images = read_cifar_file(put(input.substr(input.empty() ? 0 : 1), name));
   expect(images.pixels.size() == static_cast<std::size_t>(images.size() * kCifarPixels),
          "every image has its pixels");

@@ -1,23 +1,18 @@
 #!/usr/bin/env python3
 """Writes the seeds of the fuzz targets, tests/fuzz/corpus: small whole files of every kind that the readers know.
 
-Needs torch, safetensors and xxhash (the project's .venv). Every run writes the same files.
+Needs numpy, safetensors and xxhash (the project's .venv). Every run writes the same files.
 """
 
 import gzip
-import io
 import json
 import lzma
-import pickle
 import shutil
 import struct
 import sys
-import zipfile
-from collections import OrderedDict
 from pathlib import Path
 
 import numpy
-import torch
 
 CORPUS = Path(__file__).resolve().parent / "corpus"
 SHARED = {"vocab_size": 11, "max_position_embeddings": 32, "rms_norm_eps": 1e-6, "hidden_act": "silu", "hidden_size": 8,
@@ -161,9 +156,6 @@ def make_data():
     put("cifar", "packed", b"x" + packed)
     put("xz", "image", packed)
     put("xz", "text", lzma.compress(b"abc " * 50, check=lzma.CHECK_CRC32))
-    array = numpy.arange(3072, dtype=numpy.uint8).reshape(1, 3072)
-    for protocol in (2, 3, 4):
-        put("cifar", f"protocol{protocol}", b"p" + pickle.dumps({"data": array, "labels": [3], "batch_label": "x"}, protocol))
     put("mxfp4", "one", bytes([0, 1, 40, 200]) + bytes(i * 7 % 256 for i in range(2 * 17)))
     put("mxfp4", "groups", bytes([1, 2, 0, 255]) + bytes(i * 11 % 256 for i in range(3 * 2 * 3 * 17)))
 
@@ -192,17 +184,15 @@ def make_checkpoints():
         "parameters": "x", "optimizer": "AdamW", "data_fingerprint": "y", "seed": "42", "micro_batch_size": 2,
         "step_micro_batches": 2, "world_size": 1, "zero_stage": 3, "precision": "fp16", "optimizer_state": "fp32",
         "config": {"train_batch_size": 4}})
-    state = OrderedDict(w=torch.arange(6, dtype=torch.float32).reshape(2, 3), b=torch.ones(2, dtype=torch.bfloat16))
-    state["t"] = state["w"].t()
-    for name, zipped in (("zip", True), ("legacy", False)):
-        stream = io.BytesIO()
-        torch.save(state, stream, _use_new_zipfile_serialization=zipped)
-        put("torch_file", name, stream.getvalue())
-    stream = io.BytesIO()
-    torch.save({"s": {1, 2}, "l": [1, "x", None, 2.5, (True,)], "w": state["w"], "size": torch.Size([2, 3])}, stream)
-    with zipfile.ZipFile(io.BytesIO(stream.getvalue())) as archive:
-        put("pickle", "torch", archive.read(next(n for n in archive.namelist() if n.endswith("data.pkl"))))
-    put("pickle", "plain", pickle.dumps({"a": [1, 2.5, None, True, "x", b"y", (1, (2,))], "b": {}}, 2))
+    piece = [0, "F32", 0, 6]
+    put_json("foreign_index", "two", {
+        "kind": "deepspeed", "global_steps": 4, "skipped_steps": 0, "optimizer_steps": 4, "global_samples": 48, "schedule_step": 3, "zero_stage": 2,
+        "scaler": {"scale": 1024.0, "step": 4, "last_overflow": 1, "hysteresis": 2}, "world_size": 2, "ds_version": "0.19.8", "ds_config": "{}",
+        "client_state": "{\"note\": 1}", "tied": {"t": "w"}, "notes": ["x"], "files": [["data", 4096]],
+        "storages": [[0, 64, 24, 0], [0, 128, 12, 0], [0, 256, 48, 0]], "tensors": [
+            {"name": "w", "shape": [2, 3], "type": "F32", "frozen": False, "buffer": False, "stored": False, "master": [piece],
+             "exp_avg": [[0, "F32", 0, 4], [1, "F32", 1, 2]], "exp_avg_sq": [[2, "F32", 0, 6, [2, 3], [1, 4]]]},
+            {"name": "b", "shape": [3], "type": "BF16", "frozen": True, "buffer": True, "stored": True, "master": [[1, "BF16", 2, 3]]}]})
 
 
 def make_token_files():

@@ -30,7 +30,8 @@ class Command(unittest.TestCase):
         for name in ("tandem", "finetune_zero3"):
             self.write(f"tandem/bin/{name}", PROGRAM).chmod(0o755)
         self.write("tandem/share/tandem/torch_version.txt", "2.11.0\n")
-        shutil.copytree(ROOT / "tools/prepare", self.package / "share/tandem/tools/prepare")
+        for name in ("convert", "prepare"):
+            shutil.copytree(ROOT / "tools" / name, self.package / "share/tandem/tools" / name)
         shutil.copy(ROOT / "tools/fetch.py", self.package / "share/tandem/tools")
         self.torch("2.11.0+cpu")
 

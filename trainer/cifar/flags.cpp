@@ -41,7 +41,7 @@ FlagGroup own_flags(CifarFlags& f) {
       "",
       {
           {"--data_dir", flags::text(f.data_dir),
-           "Folder with CIFAR-10, binary or Python archive; default: what `./tandem fetch dataset "
+           "Folder with CIFAR-10, the binary archive; default: what `./tandem fetch dataset "
            "cifar10` got, else a generated set"},
           {"--output_dir", flags::text(f.output_dir),
            "Where metrics, summary, weights and images go; default: runs/cifar10-<time>"},

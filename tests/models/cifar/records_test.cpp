@@ -1,4 +1,4 @@
-// CIFAR-10's files: three spellings of the same bytes, and every way in which a file can be wrong.
+// CIFAR-10's files: two spellings of the same bytes, and every way in which a file can be wrong.
 #include "models/cifar/records.hpp"
 
 #include <array>
@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "models/cifar/dataset.hpp"
-#include "models/cifar/pickle.hpp"
 #include "models/cifar/xz.hpp"
 #include "tests/support/io_support.hpp"
 
@@ -64,6 +63,21 @@ TEST(CifarRecords, FilesThatAreMissing) {
   expect_error([&] { read_cifar(folder.path()); }, {"data_batch_3", "data_batch_2"});
 }
 
+TEST(CifarRecords, ThePythonArchiveIsNamedWithWhatConvertsIt) {
+  const TempDir folder;
+  put(folder / "data_batch_1", "\x80\x04.");
+  expect_error(
+      [&] { read_cifar(folder.path()); },
+      {"Python archive", "./tandem fetch dataset cifar10 --from " + folder.path().string()});
+  fs::create_directories(folder / "a/cifar-10-batches-py");
+  fs::rename(folder / "data_batch_1", folder / "a/cifar-10-batches-py/data_batch_1");
+  expect_error([&] { read_cifar(folder / "a"); }, {"--from", "a/cifar-10-batches-py"});
+  put(folder / "data_batch_1", "");
+  put(folder / "data_batch_1.bin", records(2));
+  put(folder / "test_batch.bin", records(1));
+  EXPECT_EQ(read_cifar(folder.path()).train.size(), 2);
+}
+
 TEST(CifarRecords, FilesThatAreDamaged) {
   const TempDir folder;
   const fs::path file = folder / "data_batch_1.bin";
@@ -103,103 +117,6 @@ TEST(CifarRecords, PackedFilesAreTheSameBytes) {
   damaged[50'000] = static_cast<char>(damaged[50'000] ^ 1);
   expect_error([&] { unpack_xz(damaged, "damaged", "dataset", 1 << 26); }, {"damaged"});
   expect_error([&] { unpack_xz(whole, "large", "dataset", 1'000'000); }, {"larger"});
-}
-
-// ---- the Python archive
-
-constexpr std::string_view kMakePickles = R"(
-import numpy, pickle, struct, sys
-folder = sys.argv[1]
-raw = open(folder + "/data_batch_1.bin", "rb").read()
-rows = len(raw) // 3073
-table = numpy.frombuffer(raw, numpy.uint8).reshape(rows, 3073)
-labels = [int(x) for x in table[:, 0]]
-data = numpy.ascontiguousarray(table[:, 1:])
-for protocol in (2, 3, 4):
-    with open(f"{folder}/p{protocol}", "wb") as f:
-        pickle.dump({"batch_label": "one", "labels": labels, "data": data, "filenames": ["a.png"] * rows}, f, protocol)
-with open(folder + "/bytes_keys", "wb") as f:
-    pickle.dump({b"labels": labels, b"data": data}, f, 2)
-# As Python 2's cPickle wrote the published files: byte strings throughout.
-def text(s): return b"U" + bytes([len(s)]) + s
-py2 = b"\x80\x02}q\x01(" + text(b"batch_label") + text(b"training batch 1 of 5") + text(b"labels") + b"]q\x04("
-py2 += b"".join(b"K" + bytes([n]) for n in labels) + b"e" + text(b"data")
-py2 += b"cnumpy.core.multiarray\n_reconstruct\nq\x05cnumpy\nndarray\nq\x06K\x00\x85" + text(b"b") + b"\x87Rq\x07"
-py2 += b"(K\x01" + b"M" + struct.pack("<H", rows) + b"M" + struct.pack("<H", 3072) + b"\x86"
-py2 += b"cnumpy\ndtype\nq\x08" + text(b"u1") + b"K\x00K\x01\x87Rq\x09(K\x03" + text(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
-py2 += b"T" + struct.pack("<I", rows * 3072) + data.tobytes() + b"tb" + text(b"filenames") + b"](" + text(b"a.png") + b"eu."
-open(folder + "/python2", "wb").write(py2)
-class Evil:
-    def __reduce__(self): return (__import__("os").system, ("touch " + folder + "/executed",))
-pickle.dump({"labels": labels, "data": Evil()}, open(folder + "/evil", "wb"), 2)
-pickle.dump({"labels": labels, "data": data.astype(numpy.float32)}, open(folder + "/floats", "wb"), 2)
-pickle.dump({"labels": labels[:-1], "data": data}, open(folder + "/fewer", "wb"), 2)
-pickle.dump({"labels": labels[:-1] + [11], "data": data}, open(folder + "/eleven", "wb"), 2)
-pickle.dump([1, 2], open(folder + "/list", "wb"), 2)
-pickle.dump({"labels": labels, "data": data}, open(folder + "/p5", "wb"), 5)
-)";
-
-class CifarPickle : public testing::Test {
- protected:
-  /// Makes the files with Python; false where there is none.
-  bool make() {
-    put(folder_ / "data_batch_1.bin", records(13));
-    std::string log;
-    const bool done = !test::python().empty() &&
-                      test::run_python(folder_.path(), kMakePickles, folder_.path().string(), &log);
-    EXPECT_TRUE(done || test::python().empty() || log.find("ModuleNotFound") != std::string::npos)
-        << log;
-    return done;
-  }
-  TempDir folder_;
-};
-
-TEST_F(CifarPickle, EveryWriterGivesTheSameImages) {
-  if (!make()) {
-    GTEST_SKIP() << "no .venv with numpy: run ./tandem setup";
-  }
-  const CifarImages expected = read_cifar_file(folder_ / "data_batch_1.bin");
-  for (const char* name : {"p2", "p3", "p4", "bytes_keys", "python2"}) {
-    const CifarImages got = read_cifar_file(folder_ / name);
-    EXPECT_TRUE(got.pixels == expected.pixels && got.labels == expected.labels) << name;
-  }
-}
-
-TEST_F(CifarPickle, NothingIsExecutedAndWhatIsNoBatchIsRefused) {
-  if (!make()) {
-    GTEST_SKIP() << "no .venv with numpy: run ./tandem setup";
-  }
-  expect_error([&] { read_cifar_file(folder_ / "evil"); }, {"evil", "system"});
-  EXPECT_FALSE(fs::exists(folder_ / "executed"));
-  expect_error([&] { read_cifar_file(folder_ / "floats"); }, {"floats", "array"});
-  expect_error([&] { read_cifar_file(folder_ / "fewer"); }, {"fewer", "13", "12 labels"});
-  expect_error([&] { read_cifar_file(folder_ / "eleven"); }, {"record 12", "label 11"});
-  expect_error([&] { read_cifar_file(folder_ / "list"); }, {"list", "no dict"});
-  expect_error([&] { read_cifar_file(folder_ / "p5"); }, {"p5", "protocol 5"});
-}
-
-TEST_F(CifarPickle, CutAnywhereOrChangedItIsAnErrorOrStillABatch) {
-  if (!make()) {
-    GTEST_SKIP() << "no .venv with numpy: run ./tandem setup";
-  }
-  for (const char* name : {"p2", "p4", "python2"}) {
-    const std::string whole = test::get(folder_ / name);
-    for (std::size_t length = 0; length < whole.size(); length += length < 400 ? 1 : 997) {
-      expect_error([&] { read_pickled_batch(whole.substr(0, length), "cut", "dataset"); }, {"cut"});
-    }
-    for (std::size_t at = 0; at < 400; ++at) {
-      for (const char change : {'\x01', '\x80', '\x7f'}) {
-        std::string changed = whole;
-        changed[at] = static_cast<char>(changed[at] ^ change);
-        try {
-          const PickledBatch batch = read_pickled_batch(changed, "changed", "dataset");
-          EXPECT_EQ(static_cast<std::int64_t>(batch.data.size()), batch.rows * batch.columns);
-        } catch (const Error& error) {
-          EXPECT_EQ(error.code(), ExitCode::kUserInput) << error.what();
-        }
-      }
-    }
-  }
 }
 
 // ---- the generated set, micro-batches

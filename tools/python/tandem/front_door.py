@@ -59,6 +59,7 @@ def main():
         run_module("prepare", *arguments)
         return
     check_torch()
+    os.environ.setdefault("TANDEM_PYTHON", sys.executable)  # of --resume and convert, for files of torch
     if command == "train" and has_data(arguments):
         run_module("prepare.for_training", str(PREFIX / "bin/finetune_zero3"), *arguments)
     elif command in {"inspect", "launch"} and has_data(arguments):
