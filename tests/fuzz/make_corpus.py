@@ -200,7 +200,7 @@ def make_token_files():
     from prepare import token_file
     from prepare.encoder import Encoded
 
-    token_file.ROOM_FOR_COUNTS = 160  # so that a change falls on something that is read
+    token_file.ROOM_TO_GROW = 160  # so that a change falls on something that is read
     for name, vocab_size, lengths in (("short", 300, (3, 1, 9, 2)), ("wide", 70000, (2, 5))):
         path = CORPUS / "token_file" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 import argparse
 import concurrent.futures
+import json
 import os
 from pathlib import Path
 
@@ -120,7 +121,8 @@ def prepare(args, tokenizer, path):
     records = mixture.mixed(parts, lambda name: records_of(name, args.sample_by, args.dataset_config), args.seed)
     metadata = {"tokenizer": tokenizer.hash, "source": args.dataset_name, "append_eos": args.append_eos,
                 "max_length": str(args.max_length or 0)}
-    with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.id_of("bos_token"), metadata) as writer:
+    coming = [max(tokenizer.specials.values(), key=lambda text: len(json.dumps(text)), default=""), found.name if found else ""]  # one of them ends answers
+    with TokenFileWriter(path, tokenizer.vocab_size, tokenizer.id_of("bos_token"), metadata, coming) as writer:
         for encoded in encoded_batches(records, samples, encoder, refusals):
             writer.add(encoded)
         check(args, writer, refusals)

@@ -18,8 +18,8 @@ VERSION = "1"
 MOST_SHORT_IDS = 1 << 16
 COPY_BYTES = 1 << 22
 ALIGNMENT = 64
-# The counts of the header may grow by so much, from what is known before the first record.
-ROOM_FOR_COUNTS = 4096
+# The header may grow by so much, from what is known before the first record: by counts, and by names that are short.
+ROOM_TO_GROW = 4096
 
 CUT, LOST_BY_CUT, HAS_PROMPT = 1, 2, 4  # a record's flags
 
@@ -27,8 +27,10 @@ CUT, LOST_BY_CUT, HAS_PROMPT = 1, 2, 4  # a record's flags
 class TokenFileWriter:
     """with TokenFileWriter(...) as file: file.add(encoded...); file.finish(). Without finish() nothing is left."""
 
-    def __init__(self, path, vocab_size, start_id, metadata):
+    def __init__(self, path, vocab_size, start_id, metadata, coming=()):
+        """`coming`: texts of which one or more may be added to the metadata before finish()."""
         self.path = path
+        self.room = ROOM_TO_GROW + sum(len(json.dumps(text)) for text in coming)
         self.metadata = {"format": FORMAT, "version": VERSION, "vocab_size": str(vocab_size), **metadata}
         self.dtype = numpy.dtype("<u2" if vocab_size <= MOST_SHORT_IDS else "<i4")
         # As models/data/mask_check.hpp counts them.
@@ -111,7 +113,7 @@ class TokenFileWriter:
     def header_bytes(self):
         """The place to leave for the header, whose counts are not known yet."""
         self.hasher = xxhash.xxh3_128()
-        return (8 + len(self.header()) + ROOM_FOR_COUNTS + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        return (8 + len(self.header()) + self.room + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
     def header(self):
         counts = {name: str(count) for name, count in self.counts.items()}

@@ -277,6 +277,14 @@ class Refusals(PrepareTest):
                            ("latin.txt", "no UTF-8"), ("short.csv", "short.csv:2: fewer fields"), ("torn.jsonl.gz", "copy the file again"), ("absent.jsonl", "check the path"), ("no/such", "./tandem fetch dataset no/such")):
             self.assertIn(what, self.refused(self.folder / name if "." in name else name))
 
+    def test_an_end_token_of_any_length(self):
+        model = self.folder / "long"
+        model.mkdir()
+        (model / "tokenizer.json").write_bytes((DEMO / "tokenizer.json").read_bytes())
+        (model / "tokenizer_config.json").write_text(json.dumps({"eos_token": "\u00e9" * 5000}))
+        found = self.prepare(self.write("a.jsonl", [{"instruction": "Say it.", "output": "It."}]), model=model)
+        self.assertEqual(found.metadata["end_token"], "\u00e9" * 5000)
+
     def test_flags_that_cannot_be_met(self):
         chat, text = self.write("m.jsonl", [{"messages": CHAT}]), self.write("t.jsonl", [{"text": "a"}])
         bare = self.folder / "bare"
