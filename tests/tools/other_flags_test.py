@@ -39,7 +39,10 @@ class OtherFlags(unittest.TestCase):
 
     def setUp(self):
         text = subprocess.run([self.program, "--help"], capture_output=True, text=True, check=True).stdout
-        self.ours = set(re.findall(r"--(?:no-)?(\w+)", text)) | set(re.findall(r'"--(\w+)"', PREPARES.read_text(encoding="utf-8")))
+        self.known = set(re.findall(r"--(?:no-)?(\w+)", text))
+        prepares = PREPARES.read_text(encoding="utf-8")
+        self.ours = self.known | set(re.findall(r'"--(\w+)"', prepares))
+        self.only_prepares = set(re.findall(r'"--(\w+)"', re.search(r"^ONLY_PREPARES = .*$", prepares, re.MULTILINE)[0]))
         self.table = rows()
 
     def names(self):
@@ -65,8 +68,11 @@ class OtherFlags(unittest.TestCase):
             self.assertEqual(unanswered([*flags, PLANTED], self.ours, self.table), [PLANTED])
 
     def test_no_row_hides_a_flag_of_ours(self):
-        hidden = {name for name in self.table if name in self.ours} - {"warmup_steps"}
+        hidden = {name for name in self.table if name in self.known} - {"warmup_steps"}
         self.assertEqual(hidden, set())
+
+    def test_the_program_says_who_takes_a_flag_of_prepare(self):
+        self.assertEqual({name for name, hint in self.table.items() if hint == "kPrepares"}, self.only_prepares)
 
     def why(self, *words):
         done = subprocess.run([self.program, "--model_name", "m", "--dataset_name", "d", "--lr", "1e-4", "--batch_size", "1", "--output_dir", "o", *words, "--check_flags"], capture_output=True, text=True)
