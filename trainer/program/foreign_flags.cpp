@@ -314,7 +314,7 @@ constexpr auto kFlags = std::to_array<ForeignFlag>({
     ForeignFlag{"--run_name", "here it is --wandb_run_name"},
     ForeignFlag{"--disable_tqdm", "here it is --progress off"},
     ForeignFlag{"--push_to_hub", kHub},
-    // Of the steps before a training.
+    // The commands that make a token file take these.
     ForeignFlag{"--dataset_format", kPrepares},
     ForeignFlag{"--chat_template", kPrepares},
     ForeignFlag{"--dataset_config", kPrepares},
