@@ -248,9 +248,11 @@ CheckpointReader::Stored CheckpointReader::match_whole(const HfConfig& config,
     throw user_error(kWhere, "{} has no tensor \"{}\" (expected shape {}); {}",
                      checkpoint_.folder().string(), tensor.name, shape_text(tensor.shape),
                      tensor.name == kHead
-                         ? "if the head is the embedding, set tie_word_embeddings to true in "
-                           "config.json"
-                         : "config.json and weights do not belong together");
+                         ? std::string("if the head is the embedding, set tie_word_embeddings to "
+                                       "true in config.json")
+                         : fmt::format("config.json (model_type {}) and weights do not belong "
+                                       "together",
+                                       config.model_type));
   }
   const TensorInfo& found = checkpoint_.at(stored);
   expect_shape(checkpoint_, config, found, tensor.shape);

@@ -13,6 +13,7 @@ from prepare.errors import Ended, Refused, UserError, first_line
 
 MOST_VOCABULARY = 1 << 31
 MOST_CONFIG_CHARACTERS = 1 << 28  # some list each of their added tokens
+TOKEN_TYPE = "AddedToken"  # the "__type" of an object that is a token
 MORE_NAMES = ("extra_special_tokens", "additional_special_tokens")  # the newer one first
 # Members of tokenizer_config.json that ask for other ids; docs/folder_keys.md has all of them.
 REFUSED = ("split_special_tokens", "fix_mistral_regex")
@@ -52,9 +53,11 @@ def class_of(config, model):
 
 
 def named_specials(config):
-    """name -> text or object of the special tokens that have one, in Transformers' order."""
-    names = [*SPECIAL_NAMES, *(name for name in config if name.endswith("_token") and name not in (*SPECIAL_NAMES, *OF_CONFIG))]
-    found = {name: config[name] for name in names if isinstance(config.get(name), (str, dict))}
+    """name -> text or object of the special tokens that have one, in Transformers' order. It passes over an object under a
+    name of the model's own that does not say that it is a token."""
+    own = [name for name in config if name.endswith("_token") and name not in (*SPECIAL_NAMES, *OF_CONFIG)]
+    found = {name: config[name] for name in SPECIAL_NAMES if isinstance(config.get(name), (str, dict))}
+    found |= {name: config[name] for name in own if isinstance(config[name], str) or isinstance(config[name], dict) and config[name].get("__type") == TOKEN_TYPE}
     for name in ("model_specific_special_tokens", MORE_NAMES[0]):
         more = config.get(name)
         found |= more if isinstance(more, dict) else {}
@@ -70,7 +73,8 @@ def other_specials(config):
 def with_map(config, special_tokens_map):
     """tokenizer_config.json with the members of special_tokens_map.json in the place of its own."""
     newer, older = MORE_NAMES
-    special_tokens_map = {name: value for name, value in special_tokens_map.items() if name not in WITHOUT_EFFECT_IN_MAP}
+    special_tokens_map = {name: {**value, "__type": TOKEN_TYPE} if isinstance(value, dict) and name != newer else value
+                          for name, value in special_tokens_map.items() if name not in WITHOUT_EFFECT_IN_MAP}
     listed = next((config[name] for name in MORE_NAMES if name in config), None)
     more = special_tokens_map.get(newer)
     if isinstance(more, list):

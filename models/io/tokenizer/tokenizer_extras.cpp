@@ -33,6 +33,19 @@ std::string_view text_of(const JsonValue& token) {
   return token.is_object() ? token.at("content").string() : token.string();
 }
 
+constexpr std::string_view kType = "__type";
+constexpr std::string_view kTokenType = "AddedToken";
+
+/// Whether the value is a token: a text, or an object that says so. Transformers passes over any
+/// other object under a name of the model's own.
+bool is_token(const JsonValue& value) {
+  if (!value.is_object()) {
+    return value.raw().is_string();
+  }
+  const auto type = value.find(kType);
+  return type && type->raw().is_string() && type->string() == kTokenType;
+}
+
 /// Whether the member is there, be it null.
 bool has_member(const JsonValue& root, std::string_view key) {
   return root.object().at_key(key).error() == simdjson::SUCCESS;
@@ -197,8 +210,7 @@ void TokenizerLoader::read_special_tokens(const JsonValue& root) {
   }
   for (const auto& [key, token] : root.members()) {
     if (key.ends_with(kTokenEnding) && !key.starts_with("add_") &&
-        std::ranges::find(kSpecialNames, key) == kSpecialNames.end() &&
-        (token.is_object() || token.raw().is_string())) {
+        std::ranges::find(kSpecialNames, key) == kSpecialNames.end() && is_token(token)) {
       add_special(token);
     }
   }
@@ -307,6 +319,21 @@ void write_union(JsonWriter& json, const std::optional<JsonValue>& first, const 
   json.end_array();
 }
 
+/// A member of special_tokens_map.json, in which each object is a token whether it says so or not.
+void write_mapped(JsonWriter& json, std::string_view key, const JsonValue& value) {
+  if (!value.is_object() || key == kNewMore) {
+    json.key(key).raw(simdjson::minify(value.raw()));
+    return;
+  }
+  json.key(key).begin_object();
+  for (const auto& [name, flag] : value.members()) {
+    if (name != kType) {
+      json.key(name).raw(simdjson::minify(flag.raw()));
+    }
+  }
+  json.field(kType, kTokenType).end_object();
+}
+
 /// Whether a member of special_tokens_map.json changes nothing: Transformers chooses the class
 /// before it reads that file, and takes added tokens from the two other files.
 bool has_no_effect(std::string_view key) { return key == kClass || key == kAddedTokens; }
@@ -337,7 +364,7 @@ std::string merged(const std::optional<JsonDocument>& config, const JsonValue& m
     if (key == kNewMore && value.is_array()) {
       write_union(json, more, value);
     } else if (key != kOldMore || !has_more) {
-      json.key(key).raw(simdjson::minify(value.raw()));
+      write_mapped(json, key, value);
     }
   }
   json.end_object();

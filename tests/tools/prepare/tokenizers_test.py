@@ -106,6 +106,21 @@ class Tokenizers(PrepareTest):
                 self.make("first", {"tokenizer_class": name, **config}, added)
                 self.same((config, added, name))
 
+    def test_special_tokens_of_the_models_own(self):
+        """A text or an object that says so is a token; in special_tokens_map.json each object is one."""
+        token = {"content": "<m>", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False}
+        found = set()
+        for number, value in enumerate(("<m>", token, {**token, "__type": "AddedToken"}, {**token, "__type": "Token"}, None, 7)):
+            for more in ({}, {"audio_token": "<q>"}):
+                self.make("first", {"tokenizer_class": ("PreTrainedTokenizerFast", "LlamaTokenizer")[number % 2], "image_token": value, **more})
+                found.add(json.dumps(self.same((value, more))))
+        self.assertGreater(len(found), 2)
+        for map_of_tokens in ({"image_token": token}, {"image_token": "<m>", "pad_token": token}):
+            self.make("first", {"tokenizer_class": "PreTrainedTokenizerFast"})
+            self.write("special_tokens_map.json", map_of_tokens)
+            self.same(map_of_tokens)
+        (self.folder / "special_tokens_map.json").unlink()
+
     def test_an_added_token_with_another_id(self):
         self.make("first", {}, {"<m>": 900})
         with self.assertRaisesRegex(UserError, "added_tokens.json, gives <m> the id 900"):
