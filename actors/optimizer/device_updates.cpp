@@ -38,11 +38,11 @@ DeviceUpdates::DeviceUpdates(Options options)
 
 std::size_t DeviceUpdates::prepare(TransferBuffer& buffer, const UpdateSlice& slice) const {
   UpdatedUnit& view = buffer.view;
-  const PlacedBuffers& home = slice.unit->buffers;
-  view.buffers = {.gradient_type = home.gradient_type,
-                  .weight_type = home.weight_type,
-                  .layout = home.layout,
-                  .position = home.position + slice.begin};
+  const PlacedBuffers& buffers = slice.unit->buffers;
+  view.buffers = {.gradient_type = buffers.gradient_type,
+                  .weight_type = buffers.weight_type,
+                  .layout = buffers.layout,
+                  .position = buffers.position + slice.begin};
   view.shadow = {};
   clip_ranges(slice.unit->ranges, slice, view.ranges);
   buffer.arrays.clear();

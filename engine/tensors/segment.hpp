@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "actors/kernels/dtype.hpp"
+#include "actors/memory/placed.hpp"
 #include "engine/types/model.hpp"
 
 namespace tandem {
