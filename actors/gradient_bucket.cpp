@@ -25,7 +25,7 @@ GradientBucket::GradientBucket(Options options)
                "a 16-bit accumulator only takes the one gradient there is");
 }
 
-Task<std::byte*> GradientBucket::handle(AcquireGradient request) {
+Task<Placed<std::byte>> GradientBucket::handle(AcquireGradient request) {
   TANDEM_CHECK(slot_ == nullptr, "a unit has one gradient slot at a time");
   const TimePoint start = EventLoop::current().now();
   const SlotGrant grant =
@@ -37,9 +37,9 @@ Task<std::byte*> GradientBucket::handle(AcquireGradient request) {
   if (options_.clears_padding && !planted(Bug::kPaddingKept)) {
     const std::size_t size = bytes_of(options_.block_type);
     for (std::uint32_t block = 0; block < options_.blocks; ++block) {
-      std::memset(
-          slot_ + (block * options_.layout.padded_elements + options_.layout.elements) * size, 0,
-          (options_.layout.padded_elements - options_.layout.elements) * size);
+      std::memset(slot_.memory() +
+                      (block * options_.layout.padded_elements + options_.layout.elements) * size,
+                  0, (options_.layout.padded_elements - options_.layout.elements) * size);
     }
   }
   co_return slot_;
@@ -66,7 +66,8 @@ Task<ReducedGradient> GradientBucket::handle(GradientReady ready) {
   for (std::uint32_t block = 0; block < options_.blocks; ++block) {
     arguments.want_norm = ready.last_micro_step && block + 1 == options_.blocks;
     norm = co_await reduce(ready.order + block, arguments);
-    arguments.block += options_.layout.padded_elements * bytes_of(options_.block_type);
+    arguments.block =
+        arguments.block + options_.layout.padded_elements * bytes_of(options_.block_type);
     arguments.mode = AccumulateMode::kAdd;
   }
   co_await options_.slots.send(ReleaseSlot{ticket_, kNoNextUse}, scope().stop_token());

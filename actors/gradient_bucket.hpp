@@ -34,7 +34,7 @@ using ReducedGradient = GradientNorm;
 /// Replies with memory for padded_elements of the bucket's block type for each block, lent until
 /// GradientReady. `ticket` is a ticket of the gradients' slot pool.
 struct AcquireGradient {
-  using Reply = std::byte*;
+  using Reply = Placed<std::byte>;
   std::uint64_t ticket = 0;
 };
 
@@ -64,7 +64,7 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
     bool accumulate_replicated = false;
     DType block_type = DType::kF32;  // of the slot
     std::uint32_t tree = 1;          // ReduceArguments::tree
-    void* accumulator = nullptr;  // layout.shard_elements of accumulator_type; outlives the actor
+    Placed<void> accumulator;  // layout.shard_elements of accumulator_type; outlives the actor
     // At world 1 with one micro-step per step it may be the block's 16-bit type, because nothing is
     // added. The values, and so all later bits, are the same, and the update moves 30 instead of 36
     // bytes per element.
@@ -82,7 +82,7 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
 
   explicit GradientBucket(Options options);
 
-  Task<std::byte*> handle(AcquireGradient request);
+  Task<Placed<std::byte>> handle(AcquireGradient request);
   Task<ReducedGradient> handle(GradientReady ready);
 
   /// Loop thread.
@@ -92,7 +92,7 @@ class GradientBucket : public Actor<GradientBucket, AcquireGradient, GradientRea
   Task<GradientNorm> reduce(std::uint64_t order, ReduceArguments arguments);
 
   Options options_;
-  std::byte* slot_ = nullptr;  // while lent
+  Placed<std::byte> slot_;  // while lent
   std::uint64_t ticket_ = 0;
   Counters counters_;
 };

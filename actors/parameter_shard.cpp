@@ -24,9 +24,11 @@ ParameterShard::ParameterShard(Options options)
 }
 
 bool ParameterShard::shard_lies_in_block() const noexcept {
-  return options_.block != nullptr && options_.shard >= options_.block &&
-         options_.shard <
-             options_.block + options_.layout.padded_elements * bytes_of(options_.type);
+  const Placed<const std::byte> end =
+      options_.block + options_.layout.padded_elements * bytes_of(options_.type);
+  return options_.block != nullptr && options_.shard.place() == options_.block.place() &&
+         options_.shard.identity() >= options_.block.identity() &&
+         options_.shard.identity() < end.identity();
 }
 
 bool ParameterShard::block_is_shard() const noexcept {
@@ -93,7 +95,7 @@ Task<> ParameterShard::serve() {
     counters_.version_waiting_s += seconds_since(visit.since);
     std::exception_ptr error;
     try {
-      std::byte* block = co_await acquire(visit.request);
+      const Placed<std::byte> block = co_await acquire(visit.request);
       held_.push(visit.request.ticket);
       visit.reply->send(block);
     } catch (...) {
@@ -106,7 +108,7 @@ Task<> ParameterShard::serve() {
   serving_ = false;
 }
 
-Task<std::byte*> ParameterShard::acquire(AcquireUnit request) {
+Task<Placed<std::byte>> ParameterShard::acquire(AcquireUnit request) {
   const std::uint64_t order =
       request.gather_order == kSameAsTicket ? request.ticket : request.gather_order;
   SlotGrant grant{.data = options_.block, .resident = block_version_ == request.version};
@@ -128,7 +130,7 @@ Task<std::byte*> ParameterShard::acquire(AcquireUnit request) {
   co_return grant.data;
 }
 
-Task<> ParameterShard::gather(std::uint64_t order, std::byte* into) {
+Task<> ParameterShard::gather(std::uint64_t order, Placed<std::byte> into) {
   gathering_ = true;
   const TimePoint start = EventLoop::current().now();
   const std::size_t shard_bytes = options_.layout.shard_elements * bytes_of(options_.type);

@@ -39,7 +39,7 @@ inline constexpr std::uint64_t kSameAsTicket = UINT64_MAX;
 /// dtype, is lent until the ReleaseUnit of this visit. Versions and tickets of one unit never
 /// decrease; without slots the ticket serves only to check that.
 struct AcquireUnit {
-  using Reply = std::byte*;
+  using Reply = Placed<std::byte>;
   std::uint64_t version = 0;
   std::uint64_t ticket = 0;  // of the unit's slot pool
   // The gather's number in Collectives. It differs from the ticket only with several slot pools.
@@ -80,10 +80,10 @@ class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, Up
     std::uint32_t unit = 0;
     UnitLayout layout;
     DType type = DType::kF32;
-    std::byte* shard = nullptr;  // layout.shard_elements of `type`; outlives the actor
+    Placed<std::byte> shard;  // layout.shard_elements of `type`; outlives the actor
     // The block of a unit that stays replicated; `shard` may lie inside or outside of it. Null: the
     // unit uses slots.
-    std::byte* block = nullptr;
+    Placed<std::byte> block;
     std::uint64_t version = 0;  // the version that the shard has at the start
     SlotPoolAddress slots;      // used if there is no block
     CollectivesAddress collectives;
@@ -121,8 +121,8 @@ class ParameterShard : public Actor<ParameterShard, AcquireUnit, ReleaseUnit, Up
   [[nodiscard]] bool block_is_shard() const noexcept;  // the same bytes
   void serve_if_possible();
   Task<> serve();
-  Task<std::byte*> acquire(AcquireUnit request);
-  Task<> gather(std::uint64_t order, std::byte* into);
+  Task<Placed<std::byte>> acquire(AcquireUnit request);
+  Task<> gather(std::uint64_t order, Placed<std::byte> into);
 
   Options options_;
   std::uint64_t version_;

@@ -14,9 +14,9 @@ SlotPool::SlotPool(Options options)
       options_(options),
       plan_(options.plan),
       waiting_(options.plan.max_ahead) {
-  TANDEM_CHECK(
-      reinterpret_cast<std::uintptr_t>(options.memory) % 64 == 0 && options.slot_bytes % 64 == 0,
-      "slots are aligned for SIMD and DMA");
+  TANDEM_CHECK(reinterpret_cast<std::uintptr_t>(options.memory.identity()) % 64 == 0 &&
+                   options.slot_bytes % 64 == 0,
+               "slots are aligned for SIMD and DMA");
 }
 
 void SlotPool::handle(AcquireSlot request, ReplyTo<AcquireSlot> reply) {

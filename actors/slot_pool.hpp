@@ -27,6 +27,7 @@
 #include <optional>
 #include <vector>
 
+#include "actors/memory/placed.hpp"
 #include "actors/slot_plan.hpp"
 #include "runtime/actor.hpp"
 #include "runtime/clock.hpp"
@@ -34,7 +35,7 @@
 namespace tandem {
 
 struct SlotGrant {
-  std::byte* data = nullptr;
+  Placed<std::byte> data;
   // The slot already has the wanted unit in the wanted version (its gather may still be under way).
   bool resident = false;
 };
@@ -61,8 +62,8 @@ class SlotPool : public Actor<SlotPool, AcquireSlot, ReleaseSlot> {
  public:
   struct Options {
     Name name = "slots";
-    std::byte* memory = nullptr;  // plan.slots * slot_bytes, 64-byte aligned; outlives the pool
-    std::size_t slot_bytes = 0;   // a multiple of 64
+    Placed<std::byte> memory;    // plan.slots * slot_bytes, 64-byte aligned; outlives the pool
+    std::size_t slot_bytes = 0;  // a multiple of 64
     SlotPlan::Options plan;
   };
 

@@ -14,12 +14,14 @@ namespace tandem {
 namespace {
 
 /// The array as fp32 where it lies so; else null, and it has to be read.
-const float* as_it_lies(const UpdateBuffers& buffers, std::uint32_t array) {
+template <template <class> class Pointer>
+Pointer<float> as_it_lies(const UpdateBuffersAt<Pointer>& buffers, std::uint32_t array) {
   if (array == kMasterArray) {
     return buffers.whole_master();
   }
-  return buffers.layout == StateLayout::kFp32 ? static_cast<const float*>(buffers.state[array - 1])
-                                              : nullptr;
+  return buffers.layout == StateLayout::kFp32
+             ? static_cast<Pointer<float>>(buffers.state[array - 1])
+             : Pointer<float>(nullptr);
 }
 
 /// Pieces that follow each other in the array and in the file are one.
@@ -229,13 +231,12 @@ Task<std::vector<CheckpointPiece>> CheckpointWriter::share(CheckpointSave* save,
   if (!shares_) {
     co_return pieces;
   }
-  const UpdateBuffers lies_at = options_.lies_at(unit);
+  const PlacedBuffers lies_at = options_.lies_at(unit);
   std::vector<CheckpointPiece> left;
   for (const CheckpointPiece& piece : joined(pieces)) {
-    const float* array = as_it_lies(lies_at, piece.array);
-    const bool in_file = array != nullptr && options_.state_file->holds(array);
-    if (!in_file || !co_await share_piece(
-                        save, piece, reinterpret_cast<const std::byte*>(array + piece.begin))) {
+    const Placed<float> array = as_it_lies(lies_at, piece.array);
+    if (array.place() != Place::kFile ||
+        !co_await share_piece(save, piece, Placed<const std::byte>(array + piece.begin))) {
       left.push_back(piece);
     }
   }
@@ -244,7 +245,7 @@ Task<std::vector<CheckpointPiece>> CheckpointWriter::share(CheckpointSave* save,
 
 /// Whole blocks are shared, what is left at both ends is copied.
 Task<bool> CheckpointWriter::share_piece(CheckpointSave* save, CheckpointPiece piece,
-                                         const std::byte* in_file) {
+                                         Placed<const std::byte> in_file) {
   const std::size_t block = UncachedFile::block_bytes();
   const std::uint64_t from = options_.state_file->offset_of(in_file);
   const std::uint64_t into = save->offset_of(piece.file, piece.data_offset);
@@ -268,18 +269,17 @@ Task<bool> CheckpointWriter::share_piece(CheckpointSave* save, CheckpointPiece p
 
 /// Shared blocks are not read before their hash is taken: bytes that the disk or another
 /// program has changed would count as the run's.
-Task<> CheckpointWriter::check_as_written(const std::byte* in_file, std::size_t bytes) {
+Task<> CheckpointWriter::check_as_written(Placed<const std::byte> in_file, std::size_t bytes) {
   StateFile& file = *options_.state_file;
   const HostBuffer piece(std::min(bytes, kStoragePieceBytes));
   for (std::size_t at = 0; at < bytes; at += piece.size_bytes()) {
-    co_await file.read({{file.data() + file.offset_of(in_file + at), piece.data(),
-                         std::min(piece.size_bytes(), bytes - at)}},
+    co_await file.read({{in_file + at, piece.data(), std::min(piece.size_bytes(), bytes - at)}},
                        "checkpoint");
   }
 }
 
 Task<> CheckpointWriter::copy_edge(CheckpointSave* save, CheckpointPiece piece, std::uint64_t at,
-                                   const std::byte* in_file, std::size_t bytes) {
+                                   Placed<const std::byte> in_file, std::size_t bytes) {
   if (bytes == 0) {
     co_return;
   }

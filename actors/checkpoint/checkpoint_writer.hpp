@@ -93,10 +93,10 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
     /// Returns the unit's state in host memory. Called while the unit is frozen or not being
     /// updated.
     std::function<Task<HostState>(std::uint32_t unit)> state_of;
-    // The file of state on NVMe, and a function that returns the addresses of a unit's state, in
-    // the file or in memory. Null: there is no file. Both outlive the actor.
+    // The file of state on NVMe, and a function that says where a unit's state lies. Null: there is
+    // no file. Both outlive the actor.
     StateFile* state_file = nullptr;
-    std::function<UpdateBuffers(std::uint32_t unit)> lies_at = {};
+    std::function<PlacedBuffers(std::uint32_t unit)> lies_at = {};
     std::size_t staging_bytes = 0;  // size of the save buffer, at most
     std::size_t piece_bytes = std::size_t{4} << 20;
   };
@@ -137,10 +137,11 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
   Task<> write_staged(CheckpointSave* save, std::uint32_t unit);
   /// Shares the pieces that can be shared; returns those that must be written.
   Task<std::vector<CheckpointPiece>> share(CheckpointSave* save, std::uint32_t unit);
-  Task<bool> share_piece(CheckpointSave* save, CheckpointPiece piece, const std::byte* in_file);
-  Task<> check_as_written(const std::byte* in_file, std::size_t bytes);
+  Task<bool> share_piece(CheckpointSave* save, CheckpointPiece piece,
+                         Placed<const std::byte> in_file);
+  Task<> check_as_written(Placed<const std::byte> in_file, std::size_t bytes);
   Task<> copy_edge(CheckpointSave* save, CheckpointPiece piece, std::uint64_t at,
-                   const std::byte* in_file, std::size_t bytes);
+                   Placed<const std::byte> in_file, std::size_t bytes);
   Task<> write_state(CheckpointSave* save, std::uint32_t unit,
                      const std::vector<CheckpointPiece>* pieces);
   static Task<> write_values(CheckpointSave* save, Run run, const float* values);

@@ -9,6 +9,9 @@
 // memory is lent to the back end. Every rank calls the same operations with the same sizes in the
 // same order within a sequence. Long work runs off the loop. After an exception the communicator is
 // unusable.
+// Operands say where they lie (Placed), on the same side on all ranks. A back end for host memory
+// takes no others; each decorator for another place (staged_backend.hpp, state_file_backend.hpp)
+// moves what lies there, and passes on what does not.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +24,7 @@
 #include "actors/kernels/dtype.hpp"
 #include "actors/kernels/reduce.hpp"
 #include "actors/memory/arena.hpp"
+#include "actors/memory/placed.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/device/device.hpp"
 #include "runtime/task.hpp"
@@ -32,8 +36,8 @@ namespace tandem {
 struct GatherArguments {
   // This rank's slice, read until the task ends. It may lie in `block` at its final position; then
   // it is not copied.
-  const std::byte* shard = nullptr;
-  std::byte* block = nullptr;  // world * shard_bytes, written until the task ends
+  Placed<const std::byte> shard;
+  Placed<std::byte> block;  // world * shard_bytes, written until the task ends
   std::size_t shard_bytes = 0;
   // The shard is the whole block, with the same bytes on every rank: the gather is a local copy,
   // and the block has shard_bytes. The value must be the same on every rank.
@@ -49,9 +53,9 @@ struct GatherArguments {
 /// 2's + rank 3's).
 struct ReduceArguments {
   // reduce-scatter: world * shard_elements; all-reduce: shard_elements; read until the task ends
-  const std::byte* block = nullptr;
+  Placed<const std::byte> block;
   DType block_type = DType::kF32;
-  void* accumulator = nullptr;  // shard_elements, written until the task ends
+  Placed<void> accumulator;  // shard_elements, written until the task ends
   // A 16-bit type is allowed only if nothing is added: at world 1, in the block's type, with
   // kOverwrite. The accumulator then gets the gradient's own values, at half the memory traffic of
   // fp32.
@@ -70,32 +74,32 @@ struct ReduceArguments {
 };
 
 /// Carries out the reduction of a single rank for the elements [begin, end) of the shard. `begin`
-/// is a multiple of kNormTile. Any thread; disjoint ranges may run at the same time, each with its
-/// own norm.
+/// is a multiple of kNormTile. The operands are memory that the host can access. Any thread;
+/// disjoint ranges may run at the same time, each with its own norm.
 void reduce_alone(const ReduceArguments& arguments, std::size_t begin, std::size_t end,
                   GradientNorm& norm);
 
 /// Copies `bytes` bytes of every rank to every rank, in rank order.
 struct ExchangeArguments {
-  const std::byte* mine = nullptr;
-  std::byte* all = nullptr;  // world * bytes
-  std::size_t bytes = 0;     // at most kExchangeBytes; 0: only waits for all ranks
+  Placed<const std::byte> mine;
+  Placed<std::byte> all;  // world * bytes
+  std::size_t bytes = 0;  // at most kExchangeBytes; 0: only waits for all ranks
 };
 inline constexpr std::size_t kExchangeBytes = 4096;
 
 /// Copies the root's bytes to every rank.
 struct BroadcastArguments {
-  std::byte* data = nullptr;  // read at the root, written elsewhere
+  Placed<std::byte> data;  // read at the root, written elsewhere
   std::size_t bytes = 0;
   std::uint32_t root = 0;
 };
 
 /// Sends piece p of `from` to rank p; piece p of `into` comes from rank p.
 struct AllToAllArguments {
-  const std::byte* from = nullptr;  // world * bytes
-  std::byte* into = nullptr;        // world * bytes, not overlapping
-  std::size_t bytes = 0;            // of a piece
-  // Not null: both are device memory, possibly of another library, and in use until this event.
+  Placed<const std::byte> from;  // world * bytes
+  Placed<std::byte> into;        // world * bytes, not overlapping
+  std::size_t bytes = 0;         // of a piece
+  // Not null: both are device memory, and in use until this event.
   const DeviceEvent* in_use_until = nullptr;
 };
 

@@ -30,20 +30,22 @@ void CollectiveBackend::give_up(const std::exception& cause) noexcept {
 
 void reduce_alone(const ReduceArguments& a, std::size_t begin, std::size_t end,
                   GradientNorm& norm) {
-  if (a.block == a.accumulator) {
+  const std::byte* const block = a.block.memory();
+  void* const accumulator = a.accumulator.memory();
+  if (block == accumulator) {
     if (a.want_norm) {
-      add_norm(a.accumulator, a.accumulator_type, begin, end, norm);
+      add_norm(accumulator, a.accumulator_type, begin, end, norm);
     }
   } else if (a.accumulator_type != DType::kF32) {
-    cast(a.block, a.block_type, a.accumulator, a.accumulator_type, begin, end);
+    cast(block, a.block_type, accumulator, a.accumulator_type, begin, end);
     if (a.want_norm) {
-      add_norm(a.accumulator, a.accumulator_type, begin, end, norm);
+      add_norm(accumulator, a.accumulator_type, begin, end, norm);
     }
   } else if (a.want_norm) {
-    accumulate_with_norm(static_cast<float*>(a.accumulator), a.block, a.block_type, begin, end,
-                         a.mode, norm);
+    accumulate_with_norm(static_cast<float*>(accumulator), block, a.block_type, begin, end, a.mode,
+                         norm);
   } else {
-    accumulate(static_cast<float*>(a.accumulator), a.block, a.block_type, begin, end, a.mode);
+    accumulate(static_cast<float*>(accumulator), block, a.block_type, begin, end, a.mode);
   }
 }
 
@@ -65,7 +67,8 @@ Task<> SelfBackend::copy(const std::byte* from, std::byte* into, std::size_t byt
 }
 
 Task<> SelfBackend::all_gather(GatherArguments arguments) {
-  return copy(arguments.shard, arguments.block, arguments.shard_bytes, arguments.name);
+  return copy(arguments.shard.host(), arguments.block.host(), arguments.shard_bytes,
+              arguments.name);
 }
 
 Task<GradientNorm> SelfBackend::reduce_scatter_add(ReduceArguments arguments) {
@@ -73,6 +76,8 @@ Task<GradientNorm> SelfBackend::reduce_scatter_add(ReduceArguments arguments) {
   TANDEM_CHECK(a->accumulator_type == DType::kF32 ||
                    (a->block_type == a->accumulator_type && a->mode == AccumulateMode::kOverwrite),
                "nothing is added in 16 bits");
+  TANDEM_CHECK(a->block.place() == Place::kHost && a->accumulator.place() == Place::kHost,
+               "a back end for host memory adds there");
   const std::size_t chunks = chunks_of(a->shard_elements, kReduceChunk);
   parts_.assign(chunks, GradientNorm());
   GradientNorm* parts = parts_.data();
@@ -98,7 +103,7 @@ Task<GradientNorm> SelfBackend::all_reduce_add(ReduceArguments arguments) {
 Task<> SelfBackend::exchange(ExchangeArguments arguments) {
   TANDEM_CHECK_LE(arguments.bytes, kExchangeBytes, "an exchange is of a few bytes");
   if (arguments.bytes > 0) {
-    std::memcpy(arguments.all, arguments.mine, arguments.bytes);
+    std::memcpy(arguments.all.host(), arguments.mine.host(), arguments.bytes);
   }
   co_return;
 }
@@ -109,7 +114,7 @@ Task<> SelfBackend::broadcast(BroadcastArguments arguments) {
 }
 
 Task<> SelfBackend::all_to_all(AllToAllArguments arguments) {
-  return copy(arguments.from, arguments.into, arguments.bytes, "all-to-all");
+  return copy(arguments.from.host(), arguments.into.host(), arguments.bytes, "all-to-all");
 }
 
 }  // namespace tandem

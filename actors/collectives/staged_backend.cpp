@@ -15,16 +15,20 @@ namespace {
 constexpr std::size_t kGrain = 4096;  // of pieces: whole norm tiles of every type
 static_assert(kGrain % (kNormTile * sizeof(float)) == 0);
 
+template <class T>
+bool is_there(Placed<T> operand) noexcept {
+  return operand.place() == Place::kDevice;
+}
+
 }  // namespace
 
 // ---- what the inner back end does with a piece ----
 struct StagedBackend::GatherStep {
   CollectiveBackend& inner;
   GatherArguments whole;
-  bool shard_on_device;
 
   Task<> operator()(Piece p) {
-    const std::byte* shard = shard_on_device ? p.from_device : whole.shard + p.begin;
+    const std::byte* shard = is_there(whole.shard) ? p.from_device : whole.shard.host() + p.begin;
     return inner.all_gather({.shard = shard,
                              .block = p.for_device,
                              .shard_bytes = p.bytes,
@@ -69,8 +73,8 @@ struct StagedBackend::ReduceStep {
     const std::size_t begin = p.begin / bytes_of(whole.block_type);
     ReduceArguments part = whole;
     part.block = p.from_device;
-    part.accumulator =
-        static_cast<std::byte*>(whole.accumulator) + begin * bytes_of(whole.accumulator_type);
+    part.accumulator = static_cast<std::byte*>(whole.accumulator.host()) +
+                       begin * bytes_of(whole.accumulator_type);
     part.shard_elements = p.bytes / bytes_of(whole.block_type);
     const GradientNorm of_piece = is_all_reduce ? co_await inner.all_reduce_add(part)
                                                 : co_await inner.reduce_scatter_add(part);
@@ -84,7 +88,6 @@ StagedBackend::StagedBackend(Device& device, std::unique_ptr<CollectiveBackend> 
     : device_(device),
       inner_(std::move(inner)),
       stage_bytes_(options.stage_bytes),
-      is_elsewhere_on_device_(std::move(options.is_on_device)),
       gathers_(make_copy_streams("d2h gathers", "h2d")),
       reductions_(make_copy_streams("d2h", "h2d exchanges")) {
   TANDEM_CHECK(stage_bytes_ / inner_->world() >= kGrain, "a stage has room for all ranks");
@@ -121,19 +124,10 @@ std::byte* StagedBackend::allocate(std::size_t bytes) {
   return memory;
 }
 
-std::byte* StagedBackend::allocate_on_device(std::size_t bytes) {
-  return allocated_.allocate(device_, bytes);
-}
-
-bool StagedBackend::is_on_device(const void* memory) const noexcept {
-  return allocated_.holds(memory) || (is_elsewhere_on_device_ && is_elsewhere_on_device_(memory));
-}
-
 // ---- the operations ----
 Task<> StagedBackend::all_gather(GatherArguments a) {
-  const bool shard_on_device = is_on_device(a.shard);
-  if (!is_on_device(a.block)) {
-    TANDEM_CHECK(!shard_on_device, "a block on the host is gathered from shards on the host");
+  if (!is_there(a.block)) {
+    TANDEM_CHECK(!is_there(a.shard), "a block on the host is gathered from shards on the host");
     co_await inner_->all_gather(a);
     co_return;
   }
@@ -147,32 +141,33 @@ Task<> StagedBackend::all_gather(GatherArguments a) {
   }
   Transfer transfer{.copy_streams = &gathers_,
                     .part_bytes = a.shard_bytes,
-                    .source = shard_on_device ? a.shard : nullptr,
-                    .target = a.block,
+                    .source = is_there(a.shard) ? a.shard.device() : nullptr,
+                    .target = a.block.device(),
                     .target_parts = world()};
   if (in_place) {
     transfer.part_in_place = rank();
   }
-  GatherStep step{*inner_, a, shard_on_device};
+  GatherStep step{*inner_, a};
   co_await carry_out(transfer, &step);
 }
 
 Task<> StagedBackend::straight(GatherArguments a) {
-  gather_fence_ = fences_.of(a.block);
-  fences_.wait(gathers_.to_device, a.block);
+  std::byte* const block = a.block.device();
+  gather_fence_ = fences_.of(block);
+  fences_.wait(gathers_.to_device, block);
   struct Straight {
     CopyStreams& copy_streams;
     GatherArguments a;
-    bool shard_on_device;
+    std::byte* block;
     Task<> operator()(Piece /*piece*/) {
-      if (shard_on_device) {
-        copy_streams.to_device.within_device(a.block, a.shard, a.shard_bytes);
+      if (is_there(a.shard)) {
+        copy_streams.to_device.within_device(block, a.shard.device(), a.shard_bytes);
       } else {
-        copy_streams.to_device.to_device(a.block, {a.shard, a.shard_bytes});
+        copy_streams.to_device.to_device(block, {a.shard.host(), a.shard_bytes});
       }
       co_await copy_streams.to_device.record().wait();
     }
-  } straight{gathers_, a, is_on_device(a.shard)};
+  } straight{gathers_, a, block};
   co_await carry_out({.copy_streams = &gathers_}, &straight);
 }
 
@@ -205,11 +200,12 @@ void StagedBackend::add_on_device(const ReduceArguments& a, GradientNorm* norm) 
 void StagedBackend::add_by_kernels(const ReduceArguments& a) {
   const bool is_wide = a.accumulator_type == DType::kF32;
   auto* const limbs = a.want_norm ? reinterpret_cast<std::uint64_t*>(norm_.data()) : nullptr;
-  const RankOrderSum sum{.own = a.block,
+  void* const accumulator = a.accumulator.device();
+  const RankOrderSum sum{.own = a.block.device(),
                          .block_type = static_cast<int>(a.block_type),
                          .add = a.mode == AccumulateMode::kAdd,
-                         .accumulator = is_wide ? static_cast<float*>(a.accumulator) : nullptr,
-                         .copy = is_wide ? nullptr : a.accumulator,
+                         .accumulator = is_wide ? static_cast<float*>(accumulator) : nullptr,
+                         .copy = is_wide ? nullptr : accumulator,
                          .elements = a.shard_elements,
                          .norm = limbs};
   reductions_.to_host.launch(a.name, {}, [this, sum](void* stream) {
@@ -225,7 +221,7 @@ void StagedBackend::add_by_kernels(const ReduceArguments& a) {
 
 Task<GradientNorm> StagedBackend::reduce_on_device(ReduceArguments a) {
   TANDEM_CHECK(world() == 1, "several ranks reduce on the host");
-  fences_.wait(reductions_.to_host, a.block);
+  fences_.wait(reductions_.to_host, a.block.device());
   struct Reduction {
     StagedBackend& backend;
     ReduceArguments a;
@@ -251,11 +247,11 @@ Task<GradientNorm> StagedBackend::reduce_scatter_add(ReduceArguments a) { return
 Task<GradientNorm> StagedBackend::all_reduce_add(ReduceArguments a) { return reduce(a, true); }
 
 Task<GradientNorm> StagedBackend::reduce(ReduceArguments a, bool is_all_reduce) {
-  if (is_on_device(a.accumulator)) {
-    TANDEM_CHECK(is_on_device(a.block), "what is added on the device lies there");
+  if (is_there(a.accumulator)) {
+    TANDEM_CHECK(is_there(a.block), "what is added on the device lies there");
     co_return co_await reduce_on_device(a);
   }
-  if (!is_on_device(a.block)) {
+  if (!is_there(a.block)) {
     co_return is_all_reduce ? co_await inner_->all_reduce_add(a)
                             : co_await inner_->reduce_scatter_add(a);
   }
@@ -263,19 +259,20 @@ Task<GradientNorm> StagedBackend::reduce(ReduceArguments a, bool is_all_reduce) 
   ReduceStep step{*inner_, a, is_all_reduce};
   const bool nothing_added =
       world() == 1 && a.mode == AccumulateMode::kOverwrite && a.accumulator_type == a.block_type;
-  co_await carry_out({.copy_streams = &reductions_,
-                      .part_bytes = a.shard_elements * bytes_of(a.block_type),
-                      .source = a.block,
-                      .source_parts = is_all_reduce ? 1U : world(),
-                      .landing = nothing_added ? static_cast<std::byte*>(a.accumulator) : nullptr},
-                     &step);
+  co_await carry_out(
+      {.copy_streams = &reductions_,
+       .part_bytes = a.shard_elements * bytes_of(a.block_type),
+       .source = a.block.device(),
+       .source_parts = is_all_reduce ? 1U : world(),
+       .landing = nothing_added ? static_cast<std::byte*>(a.accumulator.host()) : nullptr},
+      &step);
   co_return step.norm;
 }
 
 Task<> StagedBackend::exchange(ExchangeArguments a) {
-  TANDEM_CHECK(a.bytes == 0 || is_on_device(a.mine) == is_on_device(a.all),
+  TANDEM_CHECK(a.bytes == 0 || a.mine.place() == a.all.place(),
                "both operands of an exchange lie on one side");
-  if (a.bytes == 0 || !is_on_device(a.mine)) {
+  if (a.bytes == 0 || !is_there(a.mine)) {
     co_await inner_->exchange(a);
     co_return;
   }
@@ -283,14 +280,14 @@ Task<> StagedBackend::exchange(ExchangeArguments a) {
   ExchangeStep step{*inner_};
   co_await carry_out({.copy_streams = &reductions_,
                       .part_bytes = a.bytes,
-                      .source = a.mine,
-                      .target = a.all,
+                      .source = a.mine.device(),
+                      .target = a.all.device(),
                       .target_parts = world()},
                      &step);
 }
 
 Task<> StagedBackend::broadcast(BroadcastArguments a) {
-  if (!is_on_device(a.data)) {
+  if (!is_there(a.data)) {
     co_await inner_->broadcast(a);
     co_return;
   }
@@ -299,28 +296,28 @@ Task<> StagedBackend::broadcast(BroadcastArguments a) {
   BroadcastStep step{*inner_, a.root};
   co_await carry_out({.copy_streams = &gathers_,
                       .part_bytes = a.bytes,
-                      .source = gives ? a.data : nullptr,
-                      .target = gives ? nullptr : a.data},
+                      .source = gives ? a.data.device() : nullptr,
+                      .target = gives ? nullptr : a.data.device()},
                      &step);
 }
 
 Task<> StagedBackend::all_to_all(AllToAllArguments a) {
-  TANDEM_CHECK(is_on_device(a.from) == is_on_device(a.into),
-               "both operands of an all-to-all lie on one side");
+  TANDEM_CHECK(a.from.place() == a.into.place(), "both operands of an all-to-all lie on one side");
+  if (!is_there(a.from)) {
+    co_await inner_->all_to_all(a);
+    co_return;
+  }
   if (a.in_use_until != nullptr) {
     gathers_.to_host.wait(*a.in_use_until);
     gathers_.to_device.wait(*a.in_use_until);
-  } else if (!is_on_device(a.from)) {
-    co_await inner_->all_to_all(a);
-    co_return;
   }
   name_copies(gathers_, "all-to-all");
   AllToAllStep step{*inner_};
   co_await carry_out({.copy_streams = &gathers_,
                       .part_bytes = a.bytes,
-                      .source = a.from,
+                      .source = a.from.device(),
                       .source_parts = world(),
-                      .target = a.into,
+                      .target = a.into.device(),
                       .target_parts = world()},
                      &step);
 }

@@ -13,10 +13,9 @@
 // whose memory is the host's, runs the host's function. If the inner back end uses the host's
 // shared memory, several ranks can share one accelerator.
 //
-// Memory counts as device memory if allocate_on_device() of this back end returned it, or if
-// Options::is_on_device says so; all else is host memory. An operand lies on the same side on all
-// ranks. An operation without device memory goes to the inner back end unchanged. The copy streams
-// wait on the device for the compute stream's work on a block (begin_behind).
+// The place of an operand decides; the back end need not have allocated it. An operation without
+// device memory goes to the inner back end unchanged. The copy streams wait on the device for the
+// compute stream's work on a block (begin_behind).
 // Buffers: operands are lent until the task ends. After a failure, too, the task first waits for
 // copies under way. After the start, operations allocate nothing, except in the device's own
 // queues.
@@ -28,7 +27,6 @@
 
 #include <array>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -37,7 +35,6 @@
 #include "actors/collectives/block_fences.hpp"
 #include "actors/collectives/collective_backend.hpp"
 #include "actors/gpu/sum_kernels.hpp"
-#include "actors/memory/device_buffers.hpp"
 #include "runtime/device/device.hpp"
 
 namespace tandem {
@@ -49,8 +46,6 @@ class StagedBackend final : public CollectiveBackend {
 
   struct Options {
     std::size_t stage_bytes = kUsualStageBytes;  // of each half; at least 4096 for each rank
-    /// Recognises device memory that this back end did not allocate; empty: there is none.
-    std::function<bool(const void* memory)> is_on_device;
   };
 
   /// `device` outlives the back end. The transfer buffers are allocated from `inner`;
@@ -71,10 +66,6 @@ class StagedBackend final : public CollectiveBackend {
   /// Allocates host memory of the inner back end and pins it for the device. If the system refuses
   /// to pin it, a line reports that once.
   std::byte* allocate(std::size_t bytes) override;
-  /// Allocates device memory for operands, with undefined content; it lives as long as the back
-  /// end. Throws DeviceOutOfMemory.
-  std::byte* allocate_on_device(std::size_t bytes);
-  [[nodiscard]] bool is_on_device(const void* memory) const noexcept;
   /// Returns the bytes of the transfer buffers in host memory.
   [[nodiscard]] std::size_t staging_bytes() const noexcept { return kStages * stage_bytes_; }
 
@@ -87,8 +78,7 @@ class StagedBackend final : public CollectiveBackend {
   /// Both operands lie on the same side.
   Task<> exchange(ExchangeArguments arguments) override;
   Task<> broadcast(BroadcastArguments arguments) override;
-  /// Both operands lie on the same side. If another library owns the device memory, set
-  /// in_use_until.
+  /// Both operands lie on the same side.
   Task<> all_to_all(AllToAllArguments arguments) override;
 
   void begin_behind(const std::byte* block, const DeviceEvent& event) override {
@@ -158,8 +148,6 @@ class StagedBackend final : public CollectiveBackend {
   Device& device_;
   std::unique_ptr<CollectiveBackend> inner_;
   std::size_t stage_bytes_;
-  std::function<bool(const void* memory)> is_elsewhere_on_device_;
-  DeviceBuffers allocated_;
   std::vector<std::span<std::byte>> pinned_;
   BlockFences fences_;
   const SumKernels* kernels_ = nullptr;

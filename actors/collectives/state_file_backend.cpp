@@ -13,15 +13,13 @@ StateFileBackend::StateFileBackend(Options options)
 }
 
 Task<> StateFileBackend::all_gather(GatherArguments arguments) {
-  if (!file_.holds(arguments.shard)) {
+  if (arguments.shard.place() != Place::kFile) {
     co_await inner_.all_gather(arguments);
     co_return;
   }
   const bool straight = options_.shard_buffer == nullptr;
-  std::byte* memory = straight ? arguments.block : options_.shard_buffer;
-  // Only read, as the arguments say.
-  auto* shard = const_cast<std::byte*>(arguments.shard);
-  co_await read({shard, memory, arguments.shard_bytes}, arguments.name);
+  std::byte* memory = straight ? arguments.block.host() : options_.shard_buffer;
+  co_await read({arguments.shard, memory, arguments.shard_bytes}, arguments.name);
   if (!straight) {
     arguments.shard = memory;
     co_await inner_.all_gather(arguments);
@@ -37,17 +35,17 @@ Task<GradientNorm> StateFileBackend::all_reduce_add(ReduceArguments arguments) {
 }
 
 Task<GradientNorm> StateFileBackend::reduce(ReduceArguments arguments, Reduce operation) {
-  if (!file_.holds(arguments.accumulator)) {
+  if (arguments.accumulator.place() != Place::kFile) {
     co_return co_await (inner_.*operation)(arguments);
   }
-  StateFile::Transfer home{static_cast<std::byte*>(arguments.accumulator),
+  StateFile::Transfer home{Placed<const std::byte>(arguments.accumulator),
                            options_.accumulator_buffer,
                            arguments.shard_elements * bytes_of(arguments.accumulator_type)};
   if (home.memory == nullptr) {
     TANDEM_CHECK(arguments.mode == AccumulateMode::kOverwrite &&
                      arguments.block_type == arguments.accumulator_type,
                  "without a stage the gradient is the block");
-    home.memory = const_cast<std::byte*>(arguments.block);  // which is the accumulator, then
+    home.memory = const_cast<std::byte*>(arguments.block.host());  // which is the accumulator, then
   } else if (arguments.mode == AccumulateMode::kAdd) {
     co_await read(home, arguments.name);
   }
@@ -73,7 +71,8 @@ Task<> StateFileBackend::write(StateFile::Transfer transfer, Name what) {
   }
 }
 
-Error StateFileBackend::failed(std::string_view done, const void* array, const FileError& error) {
+Error StateFileBackend::failed(std::string_view done, Placed<const std::byte> array,
+                               const FileError& error) {
   Error failure = nvme_failure(done, options_.name_of(array), error);
   inner_.abort(failure.what());
   return failure;

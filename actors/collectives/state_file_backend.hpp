@@ -38,8 +38,8 @@ class StateFileBackend final : public CollectiveBackend {
     // largest accumulator. Null: blocks are read and written directly.
     std::byte* shard_buffer = nullptr;
     std::byte* accumulator_buffer = nullptr;
-    /// Returns the name of the array at an address of the file: "weights of "block 3"".
-    std::function<std::string(const void* array)> name_of;
+    /// Returns the name of an array in the file: "weights of "block 3"".
+    std::function<std::string(Placed<const std::byte> array)> name_of;
   };
 
   explicit StateFileBackend(Options options);
@@ -72,7 +72,8 @@ class StateFileBackend final : public CollectiveBackend {
   Task<GradientNorm> reduce(ReduceArguments arguments, Reduce operation);
   Task<> read(StateFile::Transfer transfer, Name what);
   Task<> write(StateFile::Transfer transfer, Name what);
-  [[nodiscard]] Error failed(std::string_view done, const void* array, const FileError& error);
+  [[nodiscard]] Error failed(std::string_view done, Placed<const std::byte> array,
+                             const FileError& error);
 
   Options options_;
   CollectiveBackend& inner_;

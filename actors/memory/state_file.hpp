@@ -1,9 +1,9 @@
 // actors/memory/state_file.hpp — optimizer state, weights and gradients in a file, with reserved
 // addresses.
 //
-// Arrays in the file have addresses in a reserved range without memory. An address gives the
-// position in the file, so code that places, compares and passes arrays needs no other type. An
-// access to such an address faults at once. The file has its full size before the first step, so
+// Arrays in the file have addresses in a reserved range without memory (Place::kFile). An address
+// gives the position in the file, so arrays are placed, compared and passed like those in memory.
+// An access to such an address faults at once. The file has its full size before the first step, so
 // that a full disk shows then. Only this user can open it (0600). It has no name, so that no run
 // leaves it behind; if the file system has no files without a name, the name is removed as soon as
 // the file is open. Reads and writes bypass the page cache if the file system can.
@@ -20,12 +20,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "actors/memory/busy_time.hpp"
+#include "actors/memory/placed.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/io/file_io.hpp"
 #include "runtime/task.hpp"
@@ -42,7 +42,7 @@ class StateFile {
   /// A copy between an array in the file and memory; both begin at multiples of kAlignment, and
   /// their sizes are rounded up to it.
   struct Transfer {
-    std::byte* in_file = nullptr;
+    Placed<const std::byte> in_file;
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
   };
@@ -70,16 +70,14 @@ class StateFile {
     return (bytes + kAlignment - 1) / kAlignment * sizeof(std::uint32_t);
   }
 
-  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] Placed<std::byte> data() const noexcept { return {Place::kFile, data_}; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
-  [[nodiscard]] bool holds(const void* array) const noexcept {
-    return !std::less<>()(array, static_cast<const void*>(data_)) &&
-           std::less<>()(array, static_cast<const void*>(data_ + bytes_));
-  }
   [[nodiscard]] bool is_direct() const noexcept { return file_.is_direct(); }
   /// Returns the position in file() of an array's address.
-  [[nodiscard]] std::uint64_t offset_of(const void* array) const noexcept {
-    return static_cast<std::uint64_t>(static_cast<const std::byte*>(array) - data_);
+  [[nodiscard]] std::uint64_t offset_of(Placed<const std::byte> array) const {
+    const auto offset = static_cast<std::uint64_t>(array.file() - data_);
+    TANDEM_CHECK_LT(offset, bytes_, "an array lies in the file");
+    return offset;
   }
   [[nodiscard]] const IoFile& file() const noexcept { return file_; }
 

@@ -132,7 +132,7 @@ class CpuOptimizer
 
   struct Unit {
     Name name = "update";  // in traces
-    UpdatedUnit state;
+    PlacedState state;
     ParameterShardAddress shard;
     UpdateRunner* runner = nullptr;  // null: the pool; outlives the actor
   };
@@ -162,7 +162,7 @@ class CpuOptimizer
   [[nodiscard]] std::size_t waiting_for_verdict() const noexcept;
   /// Loop thread. Call it while no update of the unit is queued or running. The addresses of its
   /// state may change with each step.
-  [[nodiscard]] const UpdatedUnit& state_of(std::size_t unit) const noexcept {
+  [[nodiscard]] const PlacedState& state_of(std::size_t unit) const noexcept {
     return options_.units[unit].state;
   }
   /// Loop thread. Returns the time until which a hold last delayed an update of the unit; the

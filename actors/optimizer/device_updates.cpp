@@ -21,6 +21,12 @@ void clip_ranges(const std::vector<UpdateRange>& ranges, const UpdateSlice& slic
                });
 }
 
+/// Also of what a pass only reads.
+template <class T>
+std::byte* bytes_at(T* array) noexcept {
+  return reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<T>*>(array));
+}
+
 }  // namespace
 
 DeviceUpdates::DeviceUpdates(Options options)
@@ -28,35 +34,40 @@ DeviceUpdates::DeviceUpdates(Options options)
       in_(options_.device->stream("h2d state")),
       kernels_(options_.device->stream("updates")),
       out_(options_.device->stream("d2h state")),
-      buffers_(kSlices, options_.buffers, options_.buffer_bytes) {}
+      buffers_(kSlices, options_.buffers.device(), options_.buffer_bytes) {}
 
 std::size_t DeviceUpdates::prepare(TransferBuffer& buffer, const UpdateSlice& slice) const {
   UpdatedUnit& view = buffer.view;
-  view.buffers = slice.unit->buffers;
-  view.shadow = slice.unit->shadow;
-  view.buffers.position += slice.begin;
+  const PlacedBuffers& buffers = slice.unit->buffers;
+  view.buffers = {.gradient_type = buffers.gradient_type,
+                  .weight_type = buffers.weight_type,
+                  .layout = buffers.layout,
+                  .position = buffers.position + slice.begin};
+  view.shadow = {};
   clip_ranges(slice.unit->ranges, slice, view.ranges);
   buffer.arrays.clear();
   std::size_t used = 0;
   std::size_t touched = 0;
-  visit_arrays(view, slice.pass, [&]<class T>(T*& array, const ArrayUse& use) {
-    if (array == nullptr || !(use.read || use.written)) {
+  const auto place = [&]<class T>(const Placed<T>& home, const ArrayUse& use, T*& array) {
+    if (home == nullptr || !(use.read || use.written)) {
       return;
     }
-    auto* home = reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<T>*>(array)) +
-                 use.bytes_of(slice.begin);
-    std::byte* at = home;
-    if (!options_.is_on_device(home)) {
+    const std::size_t first = use.bytes_of(slice.begin);
+    std::byte* at = nullptr;
+    if (home.place() == Place::kDevice) {
+      at = bytes_at(home.device()) + first;
+    } else {
       TANDEM_CHECK(buffer.memory != nullptr, "state on the host passes through a buffer");
       at = buffer.memory + used;
       used += round_up(use.bytes_of(slice.end - slice.begin), kStageAlignment);
-      buffer.arrays.push_back({home, at, use});
+      buffer.arrays.push_back({bytes_at(home.host()) + first, at, use});
     }
     array = reinterpret_cast<T*>(at);
     for (const UpdateRange& range : view.ranges) {
       touched += (use.read + use.written) * use.bytes_of(range.end - range.begin);
     }
-  });
+  };
+  visit_arrays(*slice.unit, slice.pass, place, view);
   TANDEM_CHECK_LE(used, options_.buffer_bytes,
                   "a transfer buffer has room for a slice of every unit");
   return touched;

@@ -1,11 +1,11 @@
 // actors/optimizer/device_updates.hpp — updates on an accelerator: the state lies in its memory or
 // is copied through it.
 //
-// A unit's arrays in device memory are updated in place. Arrays in host memory go through a
-// transfer buffer on the device: the elements that the pass reads are copied in, the kernel runs,
-// and the elements that it wrote are copied out. So one mechanism serves all placements. If all of
-// a unit's state is on the device, no byte crosses the link. If master and moments are on the host,
-// a gradient on the device stays there.
+// Each array's place decides. A unit's arrays in device memory are updated in place. Arrays in host
+// memory go through a transfer buffer on the device: the elements that the pass reads are copied
+// in, the kernel runs, and the elements that it wrote are copied out. So one mechanism serves all
+// placements. If all of a unit's state is on the device, no byte crosses the link. If master and
+// moments are on the host, a gradient on the device stays there.
 //   resident   kernel
 //   streamed   copy in | kernel | copy out, slices overlapping
 // The ring has a transfer buffer for each slice under way: while one slice is copied in, another is
@@ -20,7 +20,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <vector>
 
 #include "actors/gpu/update_kernels.hpp"
@@ -37,11 +36,9 @@ class DeviceUpdates final : public UpdateRunner {
   struct Options {
     Device* device = nullptr;                // outlives the runner
     const UpdateKernels* kernels = nullptr;  // of a GPU; null: a simulated device
-    std::function<bool(const void*)> is_on_device;
     std::size_t slice_chunks = 1;
-    // Device memory of kSlices * buffer_bytes, which outlives the runner. Null: all state is
-    // resident.
-    std::byte* buffers = nullptr;
+    // On the device, kSlices * buffer_bytes, which outlive the runner. Null: all state is resident.
+    Placed<std::byte> buffers;
     std::size_t buffer_bytes = 0;
   };
 
@@ -63,7 +60,7 @@ class DeviceUpdates final : public UpdateRunner {
   };
   struct TransferBuffer {
     std::byte* memory = nullptr;
-    UpdatedUnit view;  // the slice's elements, each array where the kernel finds it
+    UpdatedUnit view;  // the slice's elements, all arrays in device memory
     std::vector<StagedArray> arrays;
   };
 

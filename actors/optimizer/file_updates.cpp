@@ -1,7 +1,6 @@
 #include "actors/optimizer/file_updates.hpp"
 
 #include <cstdint>
-#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,12 +21,6 @@ bool cover_all(const std::vector<UpdateRange>& ranges, std::size_t begin, std::s
   return covered == end;
 }
 
-/// Also of what a pass only reads.
-template <class T>
-std::byte* address_of(T* array) noexcept {
-  return reinterpret_cast<std::byte*>(const_cast<std::remove_const_t<T>*>(array));
-}
-
 }  // namespace
 
 FileUpdates::FileUpdates(Options options)
@@ -40,42 +33,48 @@ FileUpdates::FileUpdates(Options options)
 
 FileUpdates::Moves FileUpdates::prepare(TransferBuffer& buffer, const UpdateSlice& slice,
                                         UpdatePass pass) const {
-  buffer.view = *slice.unit;
-  UpdatedUnit after = *slice.unit;  // where the state lies once this pass counts
+  PlacedState after = *slice.unit;  // where the state lies once this pass counts
   if (slice.pass == UpdatePass::kSpeculative) {
     commit_speculative(after);
   }
-  std::vector<std::byte*> homes;
-  visit_arrays(after, pass,
-               [&]<class T>(T*& array, const ArrayUse&) { homes.push_back(address_of(array)); });
+  UpdatedUnit& view = buffer.view;
+  view.buffers = {.gradient_type = after.buffers.gradient_type,
+                  .weight_type = after.buffers.weight_type,
+                  .layout = after.buffers.layout,
+                  .position = after.buffers.position};
+  view.shadow = {};
+  view.ranges = after.ranges;
   Moves moves;
   const bool covered = cover_all(slice.unit->ranges, slice.begin, slice.end);
   std::size_t used = 0;
-  visit_arrays(
-      buffer.view, pass, [&, n = std::size_t{0}]<class T>(T*& array, const ArrayUse& use) mutable {
-        std::byte* const to = homes[n++];
-        if (array == nullptr || !options_.file->holds(array) || (!use.read && !use.written)) {
-          return;
-        }
-        const std::size_t begin = use.bytes_of(slice.begin);
-        std::byte* const home = address_of(array) + begin;
-        std::byte* at = buffer.memory + used;
-        const std::size_t bytes = use.bytes_of(slice.end) - begin;
-        // Bytes that the pass overwrites anyway need not come in, except for those behind them in
-        // their block.
-        const std::size_t skipped =
-            use.read || !covered ? 0 : bytes - bytes % StateFile::kAlignment;
-        if (skipped < bytes) {
-          moves.in.push_back({home + skipped, at + skipped, bytes - skipped});
-        }
-        if (use.written) {
-          moves.out.push_back({to + begin, at, bytes});
-        }
-        used += round_up(bytes, StateFile::kAlignment);
-        // Where element 0 would lie: the pass touches the slice's elements alone.
-        // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer must not leave its array on the way.
-        array = reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(at) - begin);
-      });
+  const auto place = [&]<class T>(const Placed<T>& home, const ArrayUse& use, T*& array,
+                                  const Placed<T>& to) {
+    if (home.place() != Place::kFile) {
+      array = home.host();
+      return;
+    }
+    if (!use.read && !use.written) {
+      return;
+    }
+    const std::size_t begin = use.bytes_of(slice.begin);
+    std::byte* at = buffer.memory + used;
+    const std::size_t bytes = use.bytes_of(slice.end) - begin;
+    // Bytes that the pass overwrites anyway need not come in, except for those behind them in their
+    // block.
+    const std::size_t skipped = use.read || !covered ? 0 : bytes - bytes % StateFile::kAlignment;
+    if (skipped < bytes) {
+      moves.in.push_back(
+          {Placed<const std::byte>(home) + (begin + skipped), at + skipped, bytes - skipped});
+    }
+    if (use.written) {
+      moves.out.push_back({Placed<const std::byte>(to) + begin, at, bytes});
+    }
+    used += round_up(bytes, StateFile::kAlignment);
+    // Where element 0 would lie: the pass touches the slice's elements alone.
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): a pointer must not leave its array on the way.
+    array = reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(at) - begin);
+  };
+  visit_arrays(*slice.unit, pass, place, view, after);
   TANDEM_CHECK_LE(used, options_.buffer_bytes,
                   "a transfer buffer has room for a slice of every unit");
   return moves;
@@ -92,9 +91,8 @@ Task<> FileUpdates::run(UpdateSlice slice) {
   try {
     co_await options_.file->read(std::move(moves.in), slice.name);
     UpdateSlice there = slice;
-    there.unit = &(*loan).view;
     there.pass = pass;
-    co_await pool_.run(there);
+    co_await pool_.run_on(&(*loan).view, there);
     doing = "write";
     co_await options_.file->write(std::move(moves.out), slice.name);
   } catch (const FileError& error) {

@@ -1,6 +1,7 @@
 #include "actors/optimizer/update_runner.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/util/check.hpp"
 
@@ -15,18 +16,31 @@ PoolUpdates::PoolUpdates(CpuPool* pool, std::size_t chunk_elements, std::size_t 
 }
 
 Task<> PoolUpdates::run(UpdateSlice slice) {
+  UpdatedUnit unit;
+  if (!unused_.empty()) {
+    unit = std::move(unused_.back());
+    unused_.pop_back();
+  }
+  unit.buffers = on_host(slice.unit->buffers);
+  unit.shadow = on_host(slice.unit->shadow);
+  unit.ranges = slice.unit->ranges;
+  co_await run_on(&unit, slice);
+  unused_.push_back(std::move(unit));
+}
+
+Task<> PoolUpdates::run_on(const UpdatedUnit* unit, UpdateSlice slice) {
   const std::size_t chunk_elements = chunk_elements_;
   const std::size_t chunks = (slice.end - slice.begin + chunk_elements - 1) / chunk_elements;
-  const auto update_chunk = [&slice, chunk_elements](std::size_t chunk) {
+  const auto update_chunk = [unit, &slice, chunk_elements](std::size_t chunk) {
     const std::size_t begin = slice.begin + chunk * chunk_elements;
     const std::size_t end = std::min(begin + chunk_elements, slice.end);
     if (slice.direction != nullptr) {
-      write_direction(*slice.unit, slice.direction_steps, *slice.direction, begin, end);
+      write_direction(*unit, slice.direction_steps, *slice.direction, begin, end);
     } else {
-      run_update_pass(slice.pass, *slice.unit, slice.steps, begin, end);
+      run_update_pass(slice.pass, *unit, slice.steps, begin, end);
     }
   };
-  const std::size_t of_unit = (slice.unit->elements() + chunk_elements - 1) / chunk_elements;
+  const std::size_t of_unit = (unit->elements() + chunk_elements - 1) / chunk_elements;
   co_await pool_->for_chunks(
       chunks, update_chunk,
       {.name = slice.name, .first = slice.begin / chunk_elements, .of = of_unit});

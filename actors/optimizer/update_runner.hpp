@@ -12,9 +12,10 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "actors/kernels/update/direction.hpp"
-#include "actors/kernels/update/update_pass.hpp"
+#include "actors/optimizer/placed_state.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/task.hpp"
 #include "runtime/util/name.hpp"
@@ -25,7 +26,7 @@ namespace tandem {
 /// shard's end.
 struct UpdateSlice {
   Name name = "update";  // in traces
-  const UpdatedUnit* unit = nullptr;
+  const PlacedState* unit = nullptr;
   const UpdateStep* steps = nullptr;  // [group]
   UpdatePass pass = UpdatePass::kInPlace;
   std::size_t begin = 0;
@@ -51,7 +52,7 @@ class UpdateRunner {
   virtual Task<> run(UpdateSlice slice) = 0;
 };
 
-/// Runs updates on the threads of a pool, chunk by chunk.
+/// Runs updates of units in host memory on the threads of a pool, chunk by chunk.
 class PoolUpdates final : public UpdateRunner {
  public:
   /// `pool` outlives the runner. If slice_chunks is 0, a slice has four chunks for each of the
@@ -61,11 +62,14 @@ class PoolUpdates final : public UpdateRunner {
   [[nodiscard]] std::size_t slice_chunks() const noexcept override { return slice_chunks_; }
   [[nodiscard]] std::size_t slices_under_way() const noexcept override { return 2; }
   Task<> run(UpdateSlice slice) override;
+  /// The same on `unit` instead of slice.unit; it is lent until the task ends.
+  Task<> run_on(const UpdatedUnit* unit, UpdateSlice slice);
 
  private:
   CpuPool* pool_;
   std::size_t chunk_elements_;
   std::size_t slice_chunks_;
+  std::vector<UpdatedUnit> unused_;  // kept, so that slices allocate nothing
 };
 
 }  // namespace tandem

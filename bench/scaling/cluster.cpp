@@ -46,7 +46,7 @@ class Cluster::Backend final : public CollectiveBackend {
   }
 
   Task<> all_gather(GatherArguments a) override {
-    in_.to_device(a.block, {a.shard, a.shard_bytes});
+    in_.to_device(a.block.memory(), {a.shard.memory(), a.shard_bytes});
     co_await in_.record().wait();
     if (!a.is_replicated) {
       co_await ring(kGathers, static_cast<double>(a.shard_bytes));
@@ -65,7 +65,7 @@ class Cluster::Backend final : public CollectiveBackend {
     // A kernel reads the pieces of all ranks and writes the sums; a ring adds on the way.
     const double touched_bytes = piece_bytes * world() + 4.0 * a.shard_elements;
     co_await sleep_for(duration_of(touched_bytes / cluster_.options_.machine.memory_bytes_per_s));
-    auto* const sums = static_cast<std::byte*>(a.accumulator);
+    auto* const sums = static_cast<std::byte*>(a.accumulator.memory());
     out_.to_host({sums, a.shard_elements * sizeof(float)}, sums);
     co_await out_.record().wait();
     co_return GradientNorm{};
@@ -74,7 +74,7 @@ class Cluster::Backend final : public CollectiveBackend {
   /// Every rank says the same.
   Task<> exchange(ExchangeArguments a) override {
     for (std::uint32_t from = 0; from < world(); ++from) {
-      std::memcpy(a.all + from * a.bytes, a.mine, a.bytes);
+      std::memcpy(a.all.host() + from * a.bytes, a.mine.host(), a.bytes);
     }
     co_await ring(kReductions, static_cast<double>(a.bytes));
   }

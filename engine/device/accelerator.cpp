@@ -95,9 +95,7 @@ std::unique_ptr<CollectiveBackend> Accelerator::stage(std::unique_ptr<Collective
 std::unique_ptr<CollectiveBackend> Accelerator::connect_group(
     std::unique_ptr<CollectiveBackend> group) {
   TANDEM_CHECK(group_ == nullptr, "a device is connected to one group");
-  auto made = std::make_unique<StagedBackend>(
-      *device_, std::move(group),
-      StagedBackend::Options{.is_on_device = [this](const void* memory) { return holds(memory); }});
+  auto made = std::make_unique<StagedBackend>(*device_, std::move(group));
   group_ = made.get();
   return made;
 }
@@ -107,15 +105,15 @@ std::size_t Accelerator::staging_bytes() const noexcept {
          (staged_ != nullptr ? staged_->staging_bytes() : 0) + (slab_ ? slab_->taken_bytes() : 0);
 }
 
-std::byte* Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
+Placed<std::byte> Accelerator::allocate(std::size_t bytes, std::string_view purpose) {
   try {
-    std::byte* const memory = staged_ != nullptr ? staged_->allocate_on_device(bytes)
-                                                 : buffers_.allocate(*device_, bytes);
+    buffers_.push_back(device_->allocate(bytes));
+    std::byte* const memory = buffers_.back().data();
     used_bytes_ += bytes;
     if (sim_ != nullptr && sim_->has_memory()) {
       std::memset(memory, 0, bytes);  // the pages are there before they are needed
     }
-    return memory;
+    return {Place::kDevice, memory};
   } catch (const DeviceOutOfMemory&) {
     throw failure(ExitCode::kRefused, "device",
                   "{}: {} bytes of device memory for {} do not fit, {} of {} are free; use "
@@ -141,10 +139,6 @@ void Accelerator::reduce_there() {
   if (staged_ != nullptr && gpu_ != nullptr) {
     staged_->use_kernels(*gpu_->sums);
   }
-}
-
-bool Accelerator::holds(const void* memory) const noexcept {
-  return buffers_.holds(memory) || (staged_ != nullptr && staged_->is_on_device(memory));
 }
 
 double Accelerator::to_device_busy_s() const {

@@ -85,11 +85,9 @@ class Accelerator {
 
   /// Allocates device memory with undefined content. Throws Error(kRefused), which names the
   /// purpose and the change that helps. Call connect() first.
-  std::byte* allocate(std::size_t bytes, std::string_view purpose);
+  Placed<std::byte> allocate(std::size_t bytes, std::string_view purpose);
 
   [[nodiscard]] Device& device() noexcept { return *device_; }
-  /// Whether `memory` lies in memory of allocate().
-  [[nodiscard]] bool holds(const void* memory) const noexcept;
   [[nodiscard]] std::size_t used_bytes() const noexcept { return used_bytes_ + most_held_bytes_; }
   /// Returns the bytes of the transfer buffers in host memory.
   [[nodiscard]] std::size_t staging_bytes() const noexcept;
@@ -146,7 +144,7 @@ class Accelerator {
   std::size_t used_bytes_ = 0;            // of allocate()
   std::size_t held_bytes_ = 0;            // of hold()
   std::size_t most_held_bytes_ = 0;       // so far
-  DeviceBuffers buffers_;                 // where the back end has no memory of the device
+  std::vector<DeviceBuffer> buffers_;     // of allocate()
   CollectiveBackend* backend_ = nullptr;  // the rank owns it
   StagedBackend* staged_ = nullptr;       // the same, or null
   StagedBackend* group_ = nullptr;        // of connect_group(); the rank owns it

@@ -11,9 +11,11 @@ at::Tensor exchange_tensor(RankExchange& exchange, at::Tensor pieces) {
   const bool on_device = exchange.device() == home;
   pieces = (on_device ? pieces : pieces.to(at::kCPU)).contiguous();
   const at::Tensor into = at::empty(pieces.sizes(), pieces.options());
-  exchange.all_to_all(static_cast<const std::byte*>(pieces.const_data_ptr()),
-                      static_cast<std::byte*>(into.data_ptr()),
-                      pieces.nbytes() / static_cast<std::size_t>(exchange.ranks()), on_device);
+  // The memory is LibTorch's: only the tensor's device says where it lies.
+  const Place place = on_device ? Place::kDevice : Place::kHost;
+  exchange.all_to_all({place, static_cast<const std::byte*>(pieces.const_data_ptr())},
+                      {place, static_cast<std::byte*>(into.data_ptr())},
+                      pieces.nbytes() / static_cast<std::size_t>(exchange.ranks()));
   pieces.reset();
   return into.to(home);
 }

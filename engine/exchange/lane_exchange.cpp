@@ -52,8 +52,9 @@ std::size_t LaneExchange::staging_bytes() const noexcept {
   return staged != nullptr ? staged->staging_bytes() : 0;
 }
 
-void LaneExchange::all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes,
-                              bool on_device) {
+void LaneExchange::all_to_all(Placed<const std::byte> from, Placed<std::byte> into,
+                              std::size_t piece_bytes) {
+  const bool on_device = from.place() == Place::kDevice;
   TANDEM_CHECK(!on_device || cuda_, "only a device that is reached has pieces");
   const TimePoint start = loop_.now();
   const std::optional<DeviceEvent> computed =

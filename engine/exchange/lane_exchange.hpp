@@ -40,8 +40,8 @@ class LaneExchange final : public RankExchange {
 
   [[nodiscard]] std::int64_t ranks() const noexcept override { return ranks_; }
   [[nodiscard]] std::optional<at::Device> device() const override;
-  void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes,
-                  bool on_device = false) override;
+  void all_to_all(Placed<const std::byte> from, Placed<std::byte> into,
+                  std::size_t piece_bytes) override;
 
   /// Returns the bytes of host memory through which GPUs' data passes.
   [[nodiscard]] std::size_t staging_bytes() const noexcept;

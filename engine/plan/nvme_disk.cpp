@@ -41,8 +41,8 @@ struct Pass {
   bool writes = true;
 };
 
-std::vector<StateFile::Transfer> transfers_of(const StateSizes& slice, std::byte* in_file,
-                                              std::byte* memory) {
+std::vector<StateFile::Transfer> transfers_of(const StateSizes& slice,
+                                              Placed<const std::byte> in_file, std::byte* memory) {
   std::vector<StateFile::Transfer> transfers;
   std::size_t at = 0;
   for (const std::size_t bytes :

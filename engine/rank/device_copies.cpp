@@ -15,10 +15,10 @@ Task<DeviceCopies::Turn> DeviceCopies::turn() {
   co_return Turn(this);
 }
 
-Task<> DeviceCopies::to_device(std::byte* to, std::span<const std::byte> from) {
+Task<> DeviceCopies::to_device(Placed<std::byte> to, std::span<const std::byte> from) {
   const Turn turn = co_await this->turn();
   if (stage_.empty()) {
-    stream_.to_device(to, from);
+    stream_.to_device(to.device(), from);
     co_await stream_.record().wait();
     co_return;
   }
@@ -30,16 +30,16 @@ Task<> DeviceCopies::to_device(std::byte* to, std::span<const std::byte> from) {
     }
     const std::span<const std::byte> part = from.subspan(at, std::min(length, from.size() - at));
     std::memcpy(half(piece).data(), part.data(), part.size());
-    stream_.to_device(to + at, half(piece).first(part.size()));
+    stream_.to_device(to.device() + at, half(piece).first(part.size()));
     left[piece % 2] = stream_.record();
   }
   co_await stream_.record().wait();
 }
 
-Task<> DeviceCopies::to_host(std::span<std::byte> to, const std::byte* from) {
+Task<> DeviceCopies::to_host(std::span<std::byte> to, Placed<const std::byte> from) {
   const Turn turn = co_await this->turn();
   if (stage_.empty()) {
-    stream_.to_host(to, from);
+    stream_.to_host(to, from.device());
     co_await stream_.record().wait();
     co_return;
   }
@@ -49,7 +49,7 @@ Task<> DeviceCopies::to_host(std::span<std::byte> to, const std::byte* from) {
     return to.subspan(at, std::min(length, to.size() - at));
   };
   const auto fetch = [&](std::size_t piece) {
-    stream_.to_host(half(piece).first(part(piece).size()), from + piece * length);
+    stream_.to_host(half(piece).first(part(piece).size()), from.device() + piece * length);
     return stream_.record();
   };
   std::array<std::optional<DeviceEvent>, 2> there;
@@ -63,18 +63,19 @@ Task<> DeviceCopies::to_host(std::span<std::byte> to, const std::byte* from) {
   }
 }
 
-Task<> DeviceCopies::within_device(std::byte* to, const std::byte* from, std::size_t bytes) {
-  stream_.within_device(to, from, bytes);
+Task<> DeviceCopies::within_device(Placed<std::byte> to, Placed<const std::byte> from,
+                                   std::size_t bytes) {
+  stream_.within_device(to.device(), from.device(), bytes);
   co_await stream_.record().wait();
 }
 
-Task<> DeviceCopies::clear(std::byte* memory, std::size_t bytes) {
+Task<> DeviceCopies::clear(Placed<std::byte> memory, std::size_t bytes) {
   std::size_t cleared = std::min(bytes, kStageBytes / 2);
   const std::vector<std::byte> zeros(cleared);
   co_await to_device(memory, zeros);
   while (cleared < bytes) {  // twice as many each time
     const std::size_t more = std::min(cleared, bytes - cleared);
-    stream_.within_device(memory + cleared, memory, more);
+    stream_.within_device(memory.device() + cleared, memory.device(), more);
     cleared += more;
   }
   co_await stream_.record().wait();

@@ -13,6 +13,7 @@
 #include <span>
 #include <utility>
 
+#include "actors/memory/placed.hpp"
 #include "runtime/device/device.hpp"
 #include "runtime/event.hpp"
 #include "runtime/task.hpp"
@@ -27,11 +28,11 @@ class DeviceCopies {
   DeviceCopies(Device& device, std::span<std::byte> stage)
       : stream_(device.stream("copies of state")), stage_(stage) {}
 
-  Task<> to_device(std::byte* to, std::span<const std::byte> from);
-  Task<> to_host(std::span<std::byte> to, const std::byte* from);
-  Task<> within_device(std::byte* to, const std::byte* from, std::size_t bytes);
+  Task<> to_device(Placed<std::byte> to, std::span<const std::byte> from);
+  Task<> to_host(std::span<std::byte> to, Placed<const std::byte> from);
+  Task<> within_device(Placed<std::byte> to, Placed<const std::byte> from, std::size_t bytes);
   /// Fills the memory with zeros: the first are copied from the host, the rest within the device.
-  Task<> clear(std::byte* memory, std::size_t bytes);
+  Task<> clear(Placed<std::byte> memory, std::size_t bytes);
 
  private:
   [[nodiscard]] std::span<std::byte> half(std::size_t piece) const noexcept {

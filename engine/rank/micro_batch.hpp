@@ -25,7 +25,7 @@ struct BadActivation {
   Phase phase = Phase::kForward;
 };
 
-/// The memory of a visit's units.
+/// The memory of a visit's units; all of it lies where the visit is computed.
 struct VisitMemory {
   std::span<const UnitUse> uses;
   std::span<std::byte* const> weights;         // [use], gathered

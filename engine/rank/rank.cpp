@@ -192,11 +192,11 @@ CollectiveBackend* Rank::with_nvme() {
       .file = memory_.state_file(),
       .shard_buffer = memory_.nvme_shard_buffer(),
       .accumulator_buffer = memory_.nvme_accumulator_buffer(),
-      .name_of = [this](const void* array) { return name_on_nvme(array); }});
+      .name_of = [this](Placed<const std::byte> array) { return name_on_nvme(array); }});
   return nvme_backend_.get();
 }
 
-std::string Rank::name_on_nvme(const void* array) const {
+std::string Rank::name_on_nvme(Placed<const std::byte> array) const {
   for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
     if (const UnitMemory& memory = memory_.unit(unit);
         array == memory.shard || array == memory.accumulator) {
@@ -234,7 +234,7 @@ void Rank::make_unit_actors(std::size_t unit) {
 
 CpuOptimizer::Unit Rank::optimizer_unit(std::size_t unit) {
   const UnitMemory& memory = memory_.unit(unit);
-  UpdateBuffers buffers = memory.buffers;
+  PlacedBuffers buffers = memory.buffers;
   buffers.gradient = memory.accumulator;
   buffers.gradient_type = layout_.sizes.accumulator_type;
   return {
@@ -263,12 +263,11 @@ UpdateRunner* Rank::runner_of(StatePlacement placement) {
   runner = std::make_unique<DeviceUpdates>(DeviceUpdates::Options{
       .device = &parts_.accelerator->device(),
       .kernels = parts_.accelerator->update_kernels(),
-      .is_on_device = [this](const void* memory) { return memory_.is_on_device(memory); },
       .slice_chunks = buffer_bytes > 0 ? kStreamedSliceElements / chunk : kResidentSliceChunks,
       .buffers = buffer_bytes > 0
                      ? memory_.allocate_on_device(DeviceUpdates::kSlices * buffer_bytes,
                                                   "the transfer buffers of updates")
-                     : nullptr,
+                     : Placed<std::byte>(),
       .buffer_bytes = buffer_bytes});
   return runner.get();
 }

@@ -150,7 +150,7 @@ class Rank {
   /// Returns the back end; if weights lie on NVMe, one that reads and writes them there.
   [[nodiscard]] CollectiveBackend* with_nvme();
   /// Returns the name of the array at an address on NVMe: "weights of "block 3"".
-  [[nodiscard]] std::string name_on_nvme(const void* array) const;
+  [[nodiscard]] std::string name_on_nvme(Placed<const std::byte> array) const;
   Task<> open_nvme();
   FileIo& nvme_io();
   [[nodiscard]] std::string path_on_nvme(std::string_view what) const;

@@ -117,7 +117,7 @@ void RankMemory::allocate_weights(std::size_t unit) {
   if (layout_.sharding.weights_replicated[unit]) {
     memory.block = accelerator_ != nullptr
                        ? allocate_on_device(block_bytes, purpose("whole weights", unit))
-                       : allocate_shared(block_bytes, resident_bytes_.weights);
+                       : Placed(allocate_shared(block_bytes, resident_bytes_.weights));
   }
   if (memory.block != nullptr && (updated_there || accelerator_ == nullptr)) {
     memory.shard = memory.block + layout_.slice_begin(unit) * size;
@@ -132,14 +132,10 @@ void RankMemory::allocate_unit(std::size_t unit) {
   allocate_weights(unit);
   const RankShape& shape = layout_.shape;
   UnitMemory& memory = units_[unit];
-  UpdateBuffers& buffers = memory.buffers;
+  PlacedBuffers& buffers = memory.buffers;
   const bool weight_is_master = shape.type == DType::kF32;
-  buffers = {.weight = weight_is_master ? nullptr : memory.shard,
-             .weight_type = shape.type,
-             .position = layout_.first_element(unit)};
-  if (weight_is_master) {
-    buffers.master = memory.shard;
-  }
+  buffers = {.weight_type = shape.type, .position = layout_.first_element(unit)};
+  (weight_is_master ? buffers.master : buffers.weight) = memory.shard;
   if (layout_.model.units[unit].frozen()) {
     return;
   }
@@ -166,11 +162,11 @@ void RankMemory::allocate_nvme() {
   }
 }
 
-std::byte* RankMemory::allocate_in_file(std::size_t bytes) {
+Placed<std::byte> RankMemory::allocate_in_file(std::size_t bytes) {
   if (state_file_ == nullptr) {
     return nullptr;  // of nothing
   }
-  std::byte* there = state_file_->data() + in_state_file_;
+  const Placed<std::byte> there = state_file_->data() + in_state_file_;
   in_state_file_ += round_up(bytes, kFileStateAlignment);
   TANDEM_CHECK_LE(in_state_file_, state_file_->size_bytes(), "the plan has room in the file");
   return there;
@@ -183,7 +179,7 @@ Task<> RankMemory::open_state_file(StateFile::Options options) {
 }
 
 /// Memory of master and moments, on the side that the unit's placement says.
-std::byte* RankMemory::allocate_state(std::size_t unit) {
+Placed<std::byte> RankMemory::allocate_state(std::size_t unit) {
   const StatePlacement placement = layout_.placement_of(unit);
   if (placement == StatePlacement::kNvme) {
     return allocate_in_file(layout_.sizes.units[unit].state.total(kFileStateAlignment));
@@ -191,10 +187,10 @@ std::byte* RankMemory::allocate_state(std::size_t unit) {
   const std::size_t bytes = layout_.sizes.units[unit].state.total();
   return placement == StatePlacement::kDevice
              ? allocate_on_device(bytes, purpose("optimizer state", unit))
-             : allocate_streamed(bytes, resident_bytes_.optimizer, placement);
+             : Placed(allocate_streamed(bytes, resident_bytes_.optimizer, placement));
 }
 
-std::byte* RankMemory::allocate_accumulator(std::size_t unit) {
+Placed<std::byte> RankMemory::allocate_accumulator(std::size_t unit) {
   const std::size_t bytes = layout_.sizes.units[unit].accumulator;
   if (layout_.sizes.units[unit].weights_on_nvme) {
     return allocate_in_file(bytes);
@@ -208,26 +204,32 @@ std::byte* RankMemory::allocate_accumulator(std::size_t unit) {
              : allocate(bytes, resident_bytes_.gradients);
 }
 
-/// Each array on the side of the one that it stands in for.
+/// Each array in the place of the one that it stands in for.
 void RankMemory::allocate_shadow(std::size_t unit) {
   const StateSizes& sizes = layout_.sizes.units[unit].state;
   const std::size_t elements = layout_.slice_elements(unit);
   const StatePlacement placement = layout_.placement_of(unit);
-  const auto take = [&](std::size_t bytes, bool on_device) {
-    return bytes == 0                           ? nullptr
-           : placement == StatePlacement::kNvme ? allocate_in_file(bytes)
-           : on_device ? allocate_on_device(bytes, purpose("second copy", unit))
-                       : allocate_streamed(bytes, resident_bytes_.shadows, placement);
+  const auto take = [&](std::size_t bytes, bool on_device) -> Placed<void> {
+    if (bytes == 0) {
+      return nullptr;
+    }
+    if (placement == StatePlacement::kNvme) {
+      return allocate_in_file(bytes);
+    }
+    if (on_device) {
+      return allocate_on_device(bytes, purpose("second copy", unit));
+    }
+    return Placed(allocate_streamed(bytes, resident_bytes_.shadows, placement));
   };
   const bool state_there = placement == StatePlacement::kDevice;
   const bool weight_there = updates_on_device(placement);
   const DType type = layout_.shape.type;
-  UpdateShadow& shadow = units_[unit].shadow;
+  PlacedShadow& shadow = units_[unit].shadow;
   shadow.master = type == DType::kF32 ? take(elements * sizeof(float), weight_there)
                                       : take(sizes.master, state_there);
   for (std::size_t array = 0; array < 2; ++array) {
     shadow.state[array] = take(sizes.state[array], state_there);
-    shadow.scale[array] = reinterpret_cast<std::uint8_t*>(take(sizes.scale[array], state_there));
+    shadow.scale[array] = Placed<std::uint8_t>(take(sizes.scale[array], state_there));
   }
   if (units_[unit].buffers.weight_is_half()) {
     shadow.weight = take(elements * bytes_of(type), weight_there);
@@ -247,13 +249,13 @@ void RankMemory::allocate_directions() {
 void RankMemory::allocate_slots() {
   const auto allocate_pools = [this](const SlotPools& pools, std::span<const PoolSizes> sizes,
                                      std::string_view name, const auto& allocate_on_host) {
-    std::vector<std::byte*> slots;
+    std::vector<Placed<std::byte>> slots;
     TANDEM_CHECK_EQ(sizes.size(), pools.pools(), "every pool has its sizes");
     for (std::size_t pool = 0; pool < sizes.size(); ++pool) {
       const std::size_t bytes = sizes[pool].bytes();
-      slots.push_back(sizes[pool].slots == 0    ? nullptr
+      slots.push_back(sizes[pool].slots == 0    ? Placed<std::byte>()
                       : accelerator_ != nullptr ? slots_on_device(pools, pool, name, bytes)
-                                                : allocate_on_host(bytes));
+                                                : Placed(allocate_on_host(bytes)));
     }
     return slots;
   };
@@ -265,8 +267,8 @@ void RankMemory::allocate_slots() {
       [this](std::size_t bytes) { return allocate_shared(bytes, resident_bytes_.gradients); });
 }
 
-std::byte* RankMemory::slots_on_device(const SlotPools& pools, std::size_t pool,
-                                       std::string_view name, std::size_t bytes) {
+Placed<std::byte> RankMemory::slots_on_device(const SlotPools& pools, std::size_t pool,
+                                              std::string_view name, std::size_t bytes) {
   std::string_view largest;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (pools.pool_of[unit] == pool &&

@@ -7,7 +7,8 @@
 //   slice, state,  where the unit's placement says so; a streamed    otherwise
 //   gradient       unit has its state in host memory
 //
-// Arrays on NVMe have addresses in a StateFile and take no memory.
+// Arrays on NVMe have addresses in a StateFile and take no memory. The place of each array is set
+// here, where it is allocated (Placed), and nowhere else.
 //
 // The collectives' back end allocates memory that peers read in place, and memory that a device
 // copies from and to.
@@ -24,7 +25,9 @@
 
 #include "actors/collectives/collective_backend.hpp"
 #include "actors/memory/arena.hpp"
+#include "actors/memory/placed.hpp"
 #include "actors/memory/state_file.hpp"
+#include "actors/optimizer/placed_state.hpp"
 #include "engine/device/accelerator.hpp"
 #include "engine/layout/resident_bytes.hpp"
 #include "engine/rank/rank_layout.hpp"
@@ -36,13 +39,13 @@ namespace tandem {
 /// The memory of one unit. In fp32 the shard is the master itself; in 16 bits it is separate
 /// memory, which the optimizer writes.
 struct UnitMemory {
-  std::byte* block = nullptr;  // of a unit that stays replicated; null: it is gathered into slots
-  std::byte* shard = nullptr;  // in compute type; inside the block if they lie on the same side
+  Placed<std::byte> block;  // of a unit that stays replicated; null: it is gathered into slots
+  Placed<std::byte> shard;  // in compute type; inside the block if they lie on the same side
   // The optimizer's state at the start of the run; speculative updates swap its addresses with the
   // shadow's.
-  UpdateBuffers buffers;
-  UpdateShadow shadow;
-  std::byte* accumulator = nullptr;
+  PlacedBuffers buffers;
+  PlacedShadow shadow;
+  Placed<std::byte> accumulator;
 };
 
 class RankMemory {
@@ -71,17 +74,18 @@ class RankMemory {
   [[nodiscard]] std::byte* nvme_accumulator_buffer() const noexcept {
     return nvme_accumulator_buffer_;
   }
-  [[nodiscard]] bool is_on_nvme(const void* array) const noexcept {
-    return state_file_ != nullptr && state_file_->holds(array);
-  }
 
   [[nodiscard]] const UnitMemory& unit(std::size_t unit) const { return units_[unit]; }
   /// Whether the unit can be updated ahead of the verdict.
   [[nodiscard]] bool has_shadow(std::size_t unit) const {
     return units_[unit].shadow.master != nullptr;
   }
-  [[nodiscard]] std::byte* weight_slots(std::size_t pool) const { return weight_slots_[pool]; }
-  [[nodiscard]] std::byte* gradient_slots(std::size_t pool) const { return gradient_slots_[pool]; }
+  [[nodiscard]] Placed<std::byte> weight_slots(std::size_t pool) const {
+    return weight_slots_[pool];
+  }
+  [[nodiscard]] Placed<std::byte> gradient_slots(std::size_t pool) const {
+    return gradient_slots_[pool];
+  }
   /// Two buffers in fp32, for a slice and for a whole block, that this run's collectives can read
   /// and write. Empty: collectives take any host memory.
   [[nodiscard]] std::span<float> slice_buffer() const noexcept { return slice_buffer_; }
@@ -92,12 +96,9 @@ class RankMemory {
   [[nodiscard]] float* direction_block() const noexcept { return direction_block_; }
   [[nodiscard]] std::span<float> direction_scratch() const noexcept { return direction_scratch_; }
 
-  [[nodiscard]] bool is_on_device(const void* memory) const noexcept {
-    return accelerator_ != nullptr && accelerator_->holds(memory);
-  }
   /// Allocates device memory that lives as long as the accelerator. Throws Error(kRefused) naming
   /// the purpose.
-  std::byte* allocate_on_device(std::size_t bytes, std::string_view purpose) {
+  Placed<std::byte> allocate_on_device(std::size_t bytes, std::string_view purpose) {
     return accelerator_->allocate(bytes, purpose);
   }
   [[nodiscard]] ResidentBytes resident_bytes() const noexcept;
@@ -112,25 +113,25 @@ class RankMemory {
   void allocate_save_buffers();
   void allocate_weights(std::size_t unit);
   void allocate_unit(std::size_t unit);
-  std::byte* allocate_state(std::size_t unit);
-  std::byte* allocate_accumulator(std::size_t unit);
+  Placed<std::byte> allocate_state(std::size_t unit);
+  Placed<std::byte> allocate_accumulator(std::size_t unit);
   /// Returns the next free addresses of the state file, from the beginning of a block on.
-  std::byte* allocate_in_file(std::size_t bytes);
+  Placed<std::byte> allocate_in_file(std::size_t bytes);
   void allocate_shadow(std::size_t unit);
   void allocate_nvme();
   void allocate_directions();
   void allocate_slots();
-  std::byte* slots_on_device(const SlotPools& pools, std::size_t pool, std::string_view name,
-                             std::size_t bytes);
+  Placed<std::byte> slots_on_device(const SlotPools& pools, std::size_t pool, std::string_view name,
+                                    std::size_t bytes);
   [[nodiscard]] std::string purpose(std::string_view what, std::size_t unit) const;
 
   const RankLayout& layout_;
   CollectiveBackend& backend_;
   Accelerator* accelerator_;
   bool has_memory_;
-  std::vector<UnitMemory> units_;           // [unit]
-  std::vector<std::byte*> weight_slots_;    // [pool]
-  std::vector<std::byte*> gradient_slots_;  // [gradient pool]
+  std::vector<UnitMemory> units_;                  // [unit]
+  std::vector<Placed<std::byte>> weight_slots_;    // [pool]
+  std::vector<Placed<std::byte>> gradient_slots_;  // [gradient pool]
   std::span<float> slice_buffer_;
   std::span<float> whole_buffer_;
   float* direction_block_ = nullptr;

@@ -34,19 +34,21 @@ WeightLoader::WeightLoader(const RankLayout& layout, const RankMemory& memory,
 Task<> WeightLoader::load() {
   Work work;
   std::vector<std::size_t> on_host;  // units whose weights are
+  std::vector<UpdateBuffers> buffers(layout_.model.units.size());
   for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
     if (!is_made_elsewhere(unit)) {
       on_host.push_back(unit);
+      buffers[unit] = view_on_host(unit, memory_.unit(unit).buffers, /*whole=*/false).buffers;
       add_unit(work, unit);
     }
   }
-  const auto buffers_of = [this](std::size_t unit) -> const UpdateBuffers& {
-    return memory_.unit(unit).buffers;
+  const auto buffers_of = [&buffers](std::size_t unit) -> const UpdateBuffers& {
+    return buffers[unit];
   };
   co_await load_into(&work, buffers_of);
   const auto complete = [&](std::size_t i) {
     const UnitMemory& unit = memory_.unit(on_host[i]);
-    copy_on_host(memory_, shadow_arrays(on_host[i], unit.buffers, unit.shadow));
+    copy_on_host(shadow_arrays(on_host[i], unit.buffers, unit.shadow));
   };
   co_await pool_.for_chunks(on_host.size(), complete, {.name = "load: shadows"});
   for (std::size_t unit = 0; unit < layout_.model.units.size(); ++unit) {
@@ -57,13 +59,13 @@ Task<> WeightLoader::load() {
 }
 
 bool WeightLoader::is_made_elsewhere(std::size_t unit) const {
-  return is_elsewhere(memory_.unit(unit).shard) ||
-         memory_.is_on_nvme(memory_.unit(unit).buffers.master);
+  return memory_.unit(unit).shard.place() != Place::kHost ||
+         memory_.unit(unit).buffers.master.place() == Place::kFile;
 }
 
 Task<> WeightLoader::copy(const HostView* view, Way way) {
   for (const HostView::Array& array : view->arrays) {
-    if (memory_.is_on_nvme(array.elsewhere)) {
+    if (array.elsewhere.place() == Place::kFile) {
       const StateFile::Transfer all{array.elsewhere, array.host.data(), array.host.size_bytes()};
       co_await copy_file(view, all, way);
     } else if (way == Way::kToHost) {
@@ -143,7 +145,7 @@ void WeightLoader::load_piece(const Piece& piece, const UpdateBuffers& buffers) 
 }
 
 Task<> WeightLoader::load_elsewhere(std::size_t unit) {
-  const UpdateBuffers& home = memory_.unit(unit).buffers;
+  const PlacedBuffers& home = memory_.unit(unit).buffers;
   const HostView view = view_on_host(unit, home, /*whole=*/false);
   Work work;
   add_unit(work, unit);
@@ -153,28 +155,28 @@ Task<> WeightLoader::load_elsewhere(std::size_t unit) {
   // The rest of the state begins as zeros, which host memory and files have already.
   const StateSizes& sizes = layout_.sizes.units[unit].state;
   for (std::size_t k = 0; k < 2; ++k) {
-    if (memory_.is_on_device(home.state[k]) && home.layout != StateLayout::kSplit) {
-      co_await copies_->clear(static_cast<std::byte*>(home.state[k]), sizes.state[k]);
+    if (home.state[k].place() == Place::kDevice && home.layout != StateLayout::kSplit) {
+      co_await copies_->clear(Placed<std::byte>(home.state[k]), sizes.state[k]);
     }
-    if (memory_.is_on_device(home.scale[k])) {
-      co_await copies_->clear(reinterpret_cast<std::byte*>(home.scale[k]), sizes.scale[k]);
+    if (home.scale[k].place() == Place::kDevice) {
+      co_await copies_->clear(Placed<std::byte>(home.scale[k]), sizes.scale[k]);
     }
   }
   const std::vector<ShadowArray> shadow = shadow_arrays(unit, home, memory_.unit(unit).shadow);
-  copy_on_host(memory_, shadow);
+  copy_on_host(shadow);
   co_await copy_on_device(shadow);
 }
 
 /// Elements that no update writes (frozen parameters, padding) must be in the shadow, too, when the
 /// two are swapped. (On NVMe nothing is frozen then, and padding is zeros in both.)
 std::vector<WeightLoader::ShadowArray> WeightLoader::shadow_arrays(
-    std::size_t unit, const UpdateBuffers& home, const UpdateShadow& shadow) const {
+    std::size_t unit, const PlacedBuffers& home, const PlacedShadow& shadow) const {
   const StateSizes& sizes = layout_.sizes.units[unit].state;
   std::vector<ShadowArray> arrays;
-  const auto add = [&](void* to, const void* from, std::size_t bytes) {
+  const auto add = [&](Placed<void> to, Placed<void> from, std::size_t bytes) {
     if (to != nullptr && bytes > 0) {
       TANDEM_CHECK(from != nullptr && from != to, "a shadow is a second copy");
-      arrays.push_back({static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes});
+      arrays.push_back({Placed<std::byte>(to), Placed<std::byte>(from), bytes});
     }
   };
   add(shadow.master, home.master, master_bytes(unit));
@@ -190,47 +192,51 @@ std::size_t WeightLoader::master_bytes(std::size_t unit) const {
                                            : layout_.sizes.units[unit].state.master;
 }
 
-void WeightLoader::copy_on_host(const RankMemory& memory, const std::vector<ShadowArray>& arrays) {
+void WeightLoader::copy_on_host(const std::vector<ShadowArray>& arrays) {
   for (const ShadowArray& array : arrays) {
-    if (!memory.is_on_device(array.to) && !memory.is_on_nvme(array.to)) {
-      std::memcpy(array.to, array.from, array.bytes);
+    if (array.to.place() == Place::kHost) {
+      std::memcpy(array.to.host(), array.from.host(), array.bytes);
     }
   }
 }
 
 Task<> WeightLoader::copy_on_device(std::vector<ShadowArray> arrays) {
   for (const ShadowArray& array : arrays) {
-    if (memory_.is_on_device(array.to)) {
+    if (array.to.place() == Place::kDevice) {
       co_await copies_->within_device(array.to, array.from, array.bytes);
     }
   }
 }
 
-WeightLoader::HostView WeightLoader::view_on_host(std::size_t unit, const UpdateBuffers& buffers,
+WeightLoader::HostView WeightLoader::view_on_host(std::size_t unit, const PlacedBuffers& buffers,
                                                   bool whole) const {
-  HostView view{.unit = unit, .buffers = buffers};
+  HostView view{.unit = unit,
+                .buffers = {.gradient_type = buffers.gradient_type,
+                            .weight_type = buffers.weight_type,
+                            .layout = buffers.layout,
+                            .position = buffers.position}};
   const StateSizes& sizes = layout_.sizes.units[unit].state;
-  const auto stand_in = [&](void*& array, std::size_t bytes) {
-    if (is_elsewhere(array)) {
-      view.arrays.push_back({static_cast<std::byte*>(array), HostBuffer(bytes)});
-      array = view.arrays.back().host.data();
+  const auto lay = [&view]<class T>(T*& into, Placed<T> array, std::size_t bytes, bool wanted) {
+    if (array.place() == Place::kHost) {
+      into = array.host();
+    } else if (wanted) {
+      view.arrays.push_back({Placed<std::byte>(array), HostBuffer(bytes)});
+      into = view.arrays.back().host.template as<T>();
     }
   };
-  stand_in(view.buffers.master, master_bytes(unit));
-  stand_in(view.buffers.weight, layout_.slice_elements(unit) * bytes_of(layout_.shape.type));
+  UpdateBuffers& here = view.buffers;
+  lay(here.master, buffers.master, master_bytes(unit), true);
+  lay(here.weight, buffers.weight, layout_.slice_elements(unit) * bytes_of(layout_.shape.type),
+      true);
+  const bool has_ties = buffers.layout == StateLayout::kSplit;  // of the master, in one of them
   for (std::size_t array = 0; array < 2; ++array) {
-    if (whole || buffers.layout == StateLayout::kSplit) {  // one of them keeps ties of the master
-      stand_in(view.buffers.state[array], sizes.state[array]);
-    }
-    if (void* scale = view.buffers.scale[array]; whole && scale != nullptr) {
-      stand_in(scale, sizes.scale[array]);
-      view.buffers.scale[array] = static_cast<std::uint8_t*>(scale);
-    }
+    lay(here.state[array], buffers.state[array], sizes.state[array], whole || has_ties);
+    lay(here.scale[array], buffers.scale[array], sizes.scale[array], whole);
   }
   return view;
 }
 
-Task<HostState> WeightLoader::state_of(std::size_t unit, UpdateBuffers now) {
+Task<HostState> WeightLoader::state_of(std::size_t unit, PlacedBuffers now) {
   HostView view = view_on_host(unit, now, /*whole=*/true);
   HostState state{.buffers = view.buffers, .memory = {}};
   co_await copy(&view, Way::kToHost);
@@ -269,7 +275,7 @@ std::vector<std::uint64_t> WeightLoader::sums_of(std::size_t unit,
   return sums;
 }
 
-Task<> WeightLoader::restore(std::size_t unit, UpdatedUnit now, const StateSource* source,
+Task<> WeightLoader::restore(std::size_t unit, PlacedState now, const StateSource* source,
                              bool moments) {
   const bool frozen = layout_.model.units[unit].frozen();
   const HostView view = view_on_host(unit, now.buffers, /*whole=*/true);
@@ -288,14 +294,15 @@ Task<> WeightLoader::restore(std::size_t unit, UpdatedUnit now, const StateSourc
   }
   co_await copy(&view, Way::kBack);
   const std::vector<ShadowArray> shadow = shadow_arrays(unit, now.buffers, now.shadow);
-  copy_on_host(memory_, shadow);
+  copy_on_host(shadow);
   co_await copy_on_device(shadow);
 }
 
-Task<std::span<const float>> WeightLoader::master_of(std::size_t unit, UpdateBuffers now) {
+Task<std::span<const float>> WeightLoader::master_of(std::size_t unit, PlacedBuffers now) {
   const std::size_t elements = layout_.slice_elements(unit);
-  if (const float* master = now.whole_master(); master != nullptr && !is_elsewhere(master)) {
-    co_return std::span(master, elements);
+  if (const Placed<const float> master = now.whole_master();
+      master != nullptr && master.place() == Place::kHost) {
+    co_return std::span(master.host(), elements);
   }
   if (layout_.model.units[unit].frozen() && base_.is_of_source(unit)) {
     // Their 16 bits are all that is kept; the source has the others.
@@ -320,18 +327,17 @@ Task<std::span<const float>> WeightLoader::gradient_of(std::size_t unit) {
     co_return slice_;
   }
   const DType type = layout_.sizes.accumulator_type;
-  const std::byte* gradient = memory_.unit(unit).accumulator;
+  Placed<std::byte> gradient = memory_.unit(unit).accumulator;
   HostView view{.unit = unit};
-  if (is_elsewhere(gradient)) {
-    view.arrays.push_back(
-        {const_cast<std::byte*>(gradient), HostBuffer(layout_.sizes.units[unit].accumulator)});
+  if (gradient.place() != Place::kHost) {
+    view.arrays.push_back({gradient, HostBuffer(layout_.sizes.units[unit].accumulator)});
     co_await copy(&view, Way::kToHost);
     gradient = view.arrays.front().host.data();
   } else if (type == DType::kF32) {
-    co_return std::span(reinterpret_cast<const float*>(gradient), elements);
+    co_return std::span(reinterpret_cast<const float*>(gradient.host()), elements);
   }
   slice_.resize(elements);
-  cast(gradient, type, slice_.data(), DType::kF32, 0, elements);
+  cast(gradient.host(), type, slice_.data(), DType::kF32, 0, elements);
   co_return slice_;
 }
 

@@ -42,14 +42,14 @@ class WeightLoader {
 
   /// Returns this rank's slice of a unit's master weights, in fp32; it is valid until the next
   /// call. `now`: where they lie; no update of the unit may be running.
-  Task<std::span<const float>> master_of(std::size_t unit, UpdateBuffers now);
+  Task<std::span<const float>> master_of(std::size_t unit, PlacedBuffers now);
   /// Sets this rank's slice of a unit's master weights, model weights and, with `moments`, moments
   /// to the source's values; without it moments stay as they are. `now`: where they lie; no update
   /// of the unit may be running.
-  Task<> restore(std::size_t unit, UpdatedUnit now, const StateSource* source, bool moments);
+  Task<> restore(std::size_t unit, PlacedState now, const StateSource* source, bool moments);
   /// Returns all of a unit's state in `now` as host memory: copies of arrays on a device or NVMe;
   /// the other arrays in place, valid until an update of the unit begins.
-  Task<HostState> state_of(std::size_t unit, UpdateBuffers now);
+  Task<HostState> state_of(std::size_t unit, PlacedBuffers now);
 
   /// Returns, in fp32, this rank's slice of the gradient that the step in flight has accumulated
   /// for a unit. Call it after the reductions; the result is valid until the next call.
@@ -71,10 +71,10 @@ class WeightLoader {
     std::size_t end;
   };
   /// A unit's master, its weight and other arrays in host memory; arrays that lie elsewhere have
-  /// stand-ins.
+  /// stand-ins, or are null if they are not wanted.
   struct HostView {
     struct Array {
-      std::byte* elsewhere;
+      Placed<std::byte> elsewhere;
       HostBuffer host;  // its stand-in
     };
     std::size_t unit = 0;
@@ -82,8 +82,8 @@ class WeightLoader {
     std::vector<Array> arrays = {};  // those on the device or on NVMe
   };
   struct ShadowArray {
-    std::byte* to;
-    const std::byte* from;
+    Placed<std::byte> to;
+    Placed<const std::byte> from;
     std::size_t bytes;
   };
   /// Work that is done together: first all pieces, then the casts.
@@ -101,23 +101,20 @@ class WeightLoader {
   [[nodiscard]] std::vector<std::uint64_t> sums_of(std::size_t unit,
                                                    std::span<const float> slice) const;
   Task<> load_elsewhere(std::size_t unit);
-  [[nodiscard]] bool is_elsewhere(const void* array) const noexcept {
-    return memory_.is_on_device(array) || memory_.is_on_nvme(array);
-  }
   /// Whether a unit is made in host memory and copied to where it lies.
   [[nodiscard]] bool is_made_elsewhere(std::size_t unit) const;
   /// The direction of a copy between a view's stand-ins and their arrays.
   enum class Way : std::uint8_t { kToHost, kBack };
   Task<> copy(const HostView* view, Way way);
   Task<> copy_file(const HostView* view, StateFile::Transfer transfer, Way way);
-  [[nodiscard]] std::vector<ShadowArray> shadow_arrays(std::size_t unit, const UpdateBuffers& home,
-                                                       const UpdateShadow& shadow) const;
+  [[nodiscard]] std::vector<ShadowArray> shadow_arrays(std::size_t unit, const PlacedBuffers& home,
+                                                       const PlacedShadow& shadow) const;
   [[nodiscard]] std::size_t master_bytes(std::size_t unit) const;
   /// Fills the arrays of the unit's shadow that lie in host memory.
-  static void copy_on_host(const RankMemory& memory, const std::vector<ShadowArray>& arrays);
+  static void copy_on_host(const std::vector<ShadowArray>& arrays);
   Task<> copy_on_device(std::vector<ShadowArray> arrays);
   /// Returns a view whose stand-ins are not filled yet. `whole`: with the moments.
-  [[nodiscard]] HostView view_on_host(std::size_t unit, const UpdateBuffers& buffers,
+  [[nodiscard]] HostView view_on_host(std::size_t unit, const PlacedBuffers& buffers,
                                       bool whole) const;
   /// Returns this rank's slice of one state array, with zeros as padding.
   Task<std::vector<float>> slice_from(const StateSource* source, std::size_t unit,

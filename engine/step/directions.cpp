@@ -29,7 +29,7 @@ Directions::Directions(Rank& rank, Gatherer& gatherer, CommunicatorOrders& reduc
   for (std::size_t unit = 0; unit < units; ++unit) {
     ranges_.push_back(layout_.update_ranges(unit));
     directions_.push_back(Direction::of(
-        ranges_.back(), reinterpret_cast<float*>(rank.memory().unit(unit).accumulator),
+        ranges_.back(), reinterpret_cast<float*>(rank.memory().unit(unit).accumulator.host()),
         CpuOptimizer::Options().chunk_elements));
     const std::size_t parameters = layout_.model.units[unit].parameters.size();
     direction_steps_.emplace_back(of_lamb() ? parameters : 0);

@@ -56,8 +56,9 @@ Task<> Gatherer::acquire_visit(std::shared_ptr<Pass> pass, std::size_t v) {
     const std::uint64_t order = pass->first_gather[use.communicator] + use.order;
     const std::uint64_t ticket =
         use.pool == kNoPool ? order : pass->first_ticket[use.pool] + use.ticket;
-    pass->slots[v].push_back(
-        co_await shards_[use.unit]->address().ask(AcquireUnit{pass->version, ticket, order}));
+    const Placed<std::byte> block =
+        co_await shards_[use.unit]->address().ask(AcquireUnit{pass->version, ticket, order});
+    pass->slots[v].push_back(block.memory());
   }
   pass->there_since[v] = EventLoop::current().now();
 }

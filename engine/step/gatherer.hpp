@@ -36,8 +36,8 @@ class Gatherer {
   /// visit was released.
   void begin(const StepPlan& plan, std::uint64_t version);
 
-  /// Returns the gathered units of visit `v`, in the order of its uses. Call it for the visits in
-  /// their order. Throws the error of a failed gather.
+  /// Returns the gathered units of visit `v`, in the order of its uses, in memory of where the lane
+  /// computes. Call it for the visits in their order. Throws the error of a failed gather.
   Task<std::vector<std::byte*>> acquired(std::size_t v);
   /// Returns when the last unit of visit `v` was gathered; call it after acquired(v).
   [[nodiscard]] TimePoint there_since(std::size_t v) const { return pass_->there_since[v]; }

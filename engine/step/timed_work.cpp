@@ -8,9 +8,8 @@
 namespace tandem {
 
 Task<> TimedUpdates::run(UpdateSlice slice) {
-  UpdatedUnit unit = *slice.unit;
   double bytes = 0;
-  visit_arrays(unit, slice.pass, [&](auto*& array, const ArrayUse& use) {
+  visit_arrays(*slice.unit, slice.pass, [&](const auto& array, const ArrayUse& use) {
     if (array != nullptr) {
       bytes += (use.read + use.written) * use.bytes_of(slice.end - slice.begin);
     }

@@ -369,8 +369,9 @@ Task<TimePoint> TrainStep::gradient_slots(std::size_t v) {
   const LaneWait waits(rank_.comms_log(), CommSequence::kReductions, rank_.loop());
   for (const UnitUse& use : plan_.visits[v].uses) {
     if (use.first_gradient) {
-      gradient_slot_[use.unit] = co_await rank_.bucket(use.unit)->address().ask(
+      const Placed<std::byte> slot = co_await rank_.bucket(use.unit)->address().ask(
           AcquireGradient{gradient_ticket_[use.gradient_pool] + use.gradient_ticket});
+      gradient_slot_[use.unit] = slot.memory();
       TANDEM_CHECK(gradient_slot_[use.unit] != nullptr, "an open gradient has a slot");
     }
   }
@@ -453,7 +454,7 @@ Task<std::vector<std::byte>> TrainStep::exchange(std::vector<std::byte> mine) {
 }
 
 Task<std::span<const float>> TrainStep::whole_master(std::size_t unit) {
-  const UpdateBuffers& now = rank_.optimizer().state_of(unit).buffers;
+  const PlacedBuffers& now = rank_.optimizer().state_of(unit).buffers;
   co_return co_await whole_of(unit, co_await rank_.loader().master_of(unit, now));
 }
 

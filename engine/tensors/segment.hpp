@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "actors/kernels/dtype.hpp"
+#include "actors/memory/placed.hpp"
 #include "engine/types/model.hpp"
 
 namespace tandem {
@@ -92,12 +93,11 @@ class RankExchange {
   /// segments.
   [[nodiscard]] virtual std::optional<at::Device> device() const { return std::nullopt; }
   /// Sends piece i of `from` to the group's rank i, and receives piece i of `into` from it; blocks
-  /// until that is done. Both have ranks() pieces and do not overlap, in host memory or, with
-  /// `on_device`, in device()'s memory. Collective: all ranks of the group call it at the same
-  /// point of their segments, with pieces of the same size. Throws Error(kPeer) if one of them is
-  /// lost.
-  virtual void all_to_all(const std::byte* from, std::byte* into, std::size_t piece_bytes,
-                          bool on_device = false) = 0;
+  /// until that is done. Both have ranks() pieces and do not overlap, in host memory or in
+  /// device()'s memory. Collective: all ranks of the group call it at the same point of their
+  /// segments, with pieces of the same size. Throws Error(kPeer) if one of them is lost.
+  virtual void all_to_all(Placed<const std::byte> from, Placed<std::byte> into,
+                          std::size_t piece_bytes) = 0;
 };
 
 /// The output of the last segment. kBothLosses, only for evaluation: if the model's loss has a term

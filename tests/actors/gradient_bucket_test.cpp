@@ -54,8 +54,8 @@ struct BucketWorld : World {
     return loop.run(
         [](BucketWorld* w, std::uint64_t n, bool is_first, bool is_last,
            float (*fill)(std::size_t)) -> Task<GradientNorm> {
-          auto* slot =
-              reinterpret_cast<float*>(co_await w->bucket.address().ask(AcquireGradient{n}));
+          const Placed<std::byte> lent = co_await w->bucket.address().ask(AcquireGradient{n});
+          auto* slot = reinterpret_cast<float*>(lent.host());
           for (std::size_t i = w->layout.elements; i < w->layout.padded_elements; ++i) {
             EXPECT_EQ(slot[i], 0.0F) << "padding is zeroed";
             slot[i] = 0.0F;

@@ -28,7 +28,7 @@ struct ShardWorld : World {
   std::vector<std::byte> bytes;
   ParameterShard shard;
   std::vector<std::string> granted;
-  std::vector<std::byte*> blocks;
+  std::vector<Placed<std::byte>> blocks;
   std::vector<std::string> errors;
 
   /// `block_apart`: it stays replicated, in the first slot's memory, and its shard lies elsewhere.
@@ -68,8 +68,7 @@ struct ShardWorld : World {
  private:
   static Task<> ask(ShardWorld* world, AcquireUnit request) {
     try {
-      std::byte* block = co_await world->shard.address().ask(request);
-      world->blocks.push_back(block);
+      world->blocks.push_back(co_await world->shard.address().ask(request));
       world->granted.push_back("ticket " + std::to_string(request.ticket) + " version " +
                                std::to_string(request.version));
     } catch (const std::exception& error) {

@@ -34,7 +34,7 @@ struct PoolWorld : World {
     ASSERT_EQ(slots.address().try_send(ReleaseSlot{ticket, next_use}), SendResult::kSent);
   }
   std::size_t slot_of(std::uint64_t ticket) const {
-    return static_cast<std::size_t>(grants[ticket].data - memory.data()) / kSlotBytes;
+    return static_cast<std::size_t>(grants[ticket].data.host() - memory.data()) / kSlotBytes;
   }
 
  private:

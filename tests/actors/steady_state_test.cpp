@@ -124,9 +124,9 @@ struct Rank : World {
     double loss = 0;
     for (std::uint32_t u = 0; u < kUnits; ++u) {
       const std::uint64_t ticket = first_ticket + u;
-      auto* block = reinterpret_cast<float*>(
-          co_await rank->shards[u]->address().ask(AcquireUnit{rank->step, ticket}));
-      loss += block[0];
+      const Placed<std::byte> block =
+          co_await rank->shards[u]->address().ask(AcquireUnit{rank->step, ticket});
+      loss += *reinterpret_cast<float*>(block.host());
       co_await rank->shards[u]->address().send(ReleaseUnit{first_ticket + kVisits - 1 - u});
     }
     GradientNorm norm;
@@ -146,10 +146,11 @@ struct Rank : World {
   static Task<GradientNorm> backward(Rank* rank, std::uint32_t u, std::uint32_t v, int batch) {
     const std::uint64_t order = rank->step * kUnits + v;
     const std::uint64_t ticket = rank->step * kVisits + kUnits + v;
-    const auto* block = reinterpret_cast<const float*>(
-        co_await rank->shards[u]->address().ask(AcquireUnit{rank->step, ticket}));
-    auto* gradient =
-        reinterpret_cast<float*>(co_await rank->buckets[u]->address().ask(AcquireGradient{order}));
+    const Placed<std::byte> gathered =
+        co_await rank->shards[u]->address().ask(AcquireUnit{rank->step, ticket});
+    const Placed<std::byte> slot = co_await rank->buckets[u]->address().ask(AcquireGradient{order});
+    const auto* block = reinterpret_cast<const float*>(gathered.host());
+    auto* gradient = reinterpret_cast<float*>(slot.host());
     for (std::size_t i = 0; i < rank->layouts[u].elements; ++i) {
       gradient[i] = gradient_of(block[i], batch);
     }
@@ -216,7 +217,7 @@ TEST(ActorsTogether, TrainToTheBitsOfPlainLoops) {
     EXPECT_GT(counters.speculative, 0U) << "updates made ahead of the verdict counted";
     EXPECT_GT(counters.redone, 0U) << "others were made again";
     for (std::uint32_t u = 0; u < kUnits; ++u) {
-      const float* got = rank.optimizer->state_of(u).buffers.whole_master();
+      const float* got = rank.optimizer->state_of(u).buffers.whole_master().host();
       EXPECT_EQ(std::vector<float>(got, got + expected[u].size()), expected[u])
           << "slots " << slots;
     }

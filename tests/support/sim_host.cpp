@@ -59,16 +59,17 @@ class SimHost::Member final : public HostLevel {
   Task<> broadcast(BroadcastArguments a) override {
     const std::vector<Place>* places = co_await meet(
         HostLevel::Sequence::kGathers, fmt::format("broadcast of {} from {}", a.bytes, a.root),
-        {{a.data, a.root == rank_ ? a.bytes : 0}});
-    copy((*places)[a.root].operand.data(), a.data, a.bytes);
+        {{a.data.host(), a.root == rank_ ? a.bytes : 0}});
+    copy((*places)[a.root].operand.data(), a.data.host(), a.bytes);
   }
 
   Task<> all_to_all(AllToAllArguments a) override {
     const std::vector<Place>* places =
         co_await meet(HostLevel::Sequence::kGathers, fmt::format("all-to-all of {}", a.bytes),
-                      {{a.from, world() * a.bytes}});
+                      {{a.from.host(), world() * a.bytes}});
     for (std::uint32_t from = 0; from < world(); ++from) {
-      copy((*places)[from].operand.data() + rank_ * a.bytes, a.into + from * a.bytes, a.bytes);
+      copy((*places)[from].operand.data() + rank_ * a.bytes, a.into.host() + from * a.bytes,
+           a.bytes);
     }
   }
 

@@ -93,7 +93,7 @@ struct HostsBackend::Gathering {
 
 Task<> HostsBackend::all_gather(GatherArguments a) {
   if (a.is_replicated) {
-    co_await pool_.run([a] { move_bytes(a.block, a.shard, a.shard_bytes); }, a.name);
+    co_await pool_.run([a] { move_bytes(a.block.host(), a.shard.host(), a.shard_bytes); }, a.name);
     co_return;
   }
   Gathering op{.a = a, .piece_bytes = options_.piece_bytes};
@@ -106,7 +106,7 @@ Task<> HostsBackend::send_shards(Gathering* op) {
   for (std::size_t begin = 0; begin < all; begin += op->piece_bytes) {
     for (std::uint32_t step = 1; step < hosts(); ++step) {
       co_await send(host_after(step), kMoves,
-                    {op->a.shard + begin, std::min(op->piece_bytes, all - begin)});
+                    {op->a.shard.host() + begin, std::min(op->piece_bytes, all - begin)});
     }
   }
 }
@@ -117,7 +117,7 @@ Task<> HostsBackend::receive_shards(Gathering* op) {
     for (std::uint32_t step = 1; step < hosts(); ++step) {
       const std::uint32_t from = host_after(hosts() - step);
       co_await receive(from, kMoves,
-                       {op->a.block + (from * local_world() + local_rank()) * all + begin,
+                       {op->a.block.host() + (from * local_world() + local_rank()) * all + begin,
                         std::min(op->piece_bytes, all - begin)});
       op->received.advance();
     }
@@ -134,15 +134,16 @@ Task<> HostsBackend::share_shards(Gathering* op) {
   for (std::size_t begin = 0; begin < all; begin += op->piece_bytes) {
     for (std::uint32_t step = 0; step < hosts(); ++step) {
       const std::uint32_t from = host_after(hosts() - step);
-      std::byte* into = op->a.block + from * local_world() * all + begin;
+      std::byte* into = op->a.block.host() + from * local_world() * all + begin;
       needed += step == 0 ? 0 : 1;
       co_await op->received.reach(needed);
-      co_await local_.gather(HostLevel::Sequence::kGathers,
-                             {.part = step == 0 ? op->a.shard + begin : into + local_rank() * all,
-                              .into = into,
-                              .bytes = std::min(op->piece_bytes, all - begin),
-                              .stride = all,
-                              .name = op->a.name});
+      co_await local_.gather(
+          HostLevel::Sequence::kGathers,
+          {.part = step == 0 ? op->a.shard.host() + begin : into + local_rank() * all,
+           .into = into,
+           .bytes = std::min(op->piece_bytes, all - begin),
+           .stride = all,
+           .name = op->a.name});
     }
   }
 }
@@ -154,8 +155,8 @@ Task<> HostsBackend::keep_shard(Gathering* op) {
   std::size_t came = 0;
   for (std::size_t begin = 0; begin < all; begin += op->piece_bytes, came += hosts() - 1) {
     const std::size_t bytes = std::min(op->piece_bytes, all - begin);
-    const std::byte* from = op->a.shard + begin;
-    std::byte* into = op->a.block + rank() * all + begin;
+    const std::byte* from = op->a.shard.host() + begin;
+    std::byte* into = op->a.block.host() + rank() * all + begin;
     if (into == from) {
       co_return;
     }
@@ -192,7 +193,7 @@ Task<> HostsBackend::receive_spread(Spreading* op) {
   for (std::size_t begin = 0; begin < op->a.bytes; begin += op->piece_bytes) {
     if (op->is_carrier && op->hops > 0) {
       co_await receive(host_after(hosts() - 1), kMoves,
-                       {op->a.data + begin, std::min(op->piece_bytes, op->a.bytes - begin)});
+                       {op->a.data.host() + begin, std::min(op->piece_bytes, op->a.bytes - begin)});
     }
     op->received.advance();
   }
@@ -216,7 +217,7 @@ Task<> HostsBackend::send_spread(Spreading* op) {
   for (std::size_t begin = 0; begin < op->a.bytes; begin += op->piece_bytes) {
     co_await op->received.reach(++needed);
     co_await send(host_after(1), kMoves,
-                  {op->a.data + begin, std::min(op->piece_bytes, op->a.bytes - begin)});
+                  {op->a.data.host() + begin, std::min(op->piece_bytes, op->a.bytes - begin)});
   }
 }
 
@@ -241,7 +242,7 @@ Task<> HostsBackend::all_to_all(AllToAllArguments a) {
 Task<> HostsBackend::collect(Collecting* op) {
   for (std::uint32_t step = 1; step <= hosts(); ++step) {
     const std::size_t to = host_after(step) * op->frame_bytes;
-    std::byte* into = op->a.into + to;
+    std::byte* into = op->a.into.host() + to;
     if (step < hosts() && local_world() == 1) {  // it goes from where it is
       op->collected.advance();
       continue;
@@ -260,7 +261,7 @@ Task<> HostsBackend::send_collected(Collecting* op) {
     co_await op->collected.reach(step);
     const std::uint32_t to = host_after(step);
     const std::byte* from = local_world() == 1
-                                ? op->a.from + to * op->frame_bytes
+                                ? op->a.from.host() + to * op->frame_bytes
                                 : collected_.data() + step % kSlots * op->frame_bytes;
     co_await send(to, kMoves, {from, op->frame_bytes});
     op->sent.advance();
@@ -270,7 +271,7 @@ Task<> HostsBackend::send_collected(Collecting* op) {
 Task<> HostsBackend::receive_collected(Collecting* op) {
   for (std::uint32_t step = 1; step < hosts(); ++step) {
     const std::uint32_t from = host_after(hosts() - step);
-    co_await receive(from, kMoves, {op->a.into + from * op->frame_bytes, op->frame_bytes});
+    co_await receive(from, kMoves, {op->a.into.host() + from * op->frame_bytes, op->frame_bytes});
   }
 }
 
@@ -286,7 +287,7 @@ Task<> HostsBackend::trade_rounds(ExchangeArguments* a) {
   const std::size_t bytes = a->bytes;
   rounds_.resize(hosts() * bytes);
   shared_.resize(world() * bytes);
-  move_bytes(rounds_.data(), a->mine, bytes);
+  move_bytes(rounds_.data(), a->mine.host(), bytes);
   for (std::uint32_t have = 1; have < hosts(); have *= 2) {
     const std::size_t more = std::min(have, hosts() - have) * bytes;
     const std::uint32_t to = host_after(hosts() - have);
@@ -299,7 +300,7 @@ Task<> HostsBackend::trade_rounds(ExchangeArguments* a) {
                                                             .stride = hosts() * bytes});
   for (std::uint32_t of = 0; of < local_world(); ++of) {
     for (std::uint32_t step = 0; step < hosts(); ++step) {
-      move_bytes(a->all + (host_after(step) * local_world() + of) * bytes,
+      move_bytes(a->all.host() + (host_after(step) * local_world() + of) * bytes,
                  shared_.data() + (of * hosts() + step) * bytes, bytes);
     }
   }

@@ -33,10 +33,10 @@ struct HostsBackend::DirectReduction {
     return std::min(piece, end - std::min(from, end));
   }
   /// Where sums of the owner's slice lie.
-  [[nodiscard]] float* sum(std::uint32_t owner, std::size_t begin) const noexcept {
-    return static_cast<float*>(a.accumulator) + (is_all ? owner * slice : 0) + begin;
+  [[nodiscard]] float* sum(std::uint32_t owner, std::size_t begin) const {
+    return static_cast<float*>(a.accumulator.host()) + (is_all ? owner * slice : 0) + begin;
   }
-  [[nodiscard]] std::span<std::byte> sums(std::uint32_t owner, std::size_t begin) const noexcept {
+  [[nodiscard]] std::span<std::byte> sums(std::uint32_t owner, std::size_t begin) const {
     return std::as_writable_bytes(std::span(sum(owner, begin), elements(owner, begin)));
   }
 };
@@ -91,7 +91,7 @@ Task<> HostsBackend::send_values(DirectReduction* op) {
       if (const std::size_t elements = op->elements(to, begin); elements > 0) {
         co_await send(
             to, kForward,
-            {op->a.block + (to * op->slice + begin) * op->width(), elements * op->width()});
+            {op->a.block.host() + (to * op->slice + begin) * op->width(), elements * op->width()});
       }
     }
   }
@@ -142,7 +142,7 @@ void HostsBackend::add_piece(DirectReduction& op, std::size_t i, std::size_t beg
          .ranks = hosts(),
          .tree = op.a.tree},
         [&](std::uint32_t from) -> const std::byte* {
-          return from == host() ? op.a.block + (first + at) * op.width()
+          return from == host() ? op.a.block.host() + (first + at) * op.width()
                                 : place_of(op, i, from) + (at - begin) * op.width();
         },
         op.a.want_norm ? &tile : nullptr);

@@ -30,7 +30,7 @@ struct HostsBackend::Reduction {
   Progress sent;
   Progress finished;
 
-  [[nodiscard]] float* accumulator() const noexcept { return static_cast<float*>(a.accumulator); }
+  [[nodiscard]] float* accumulator() const { return static_cast<float*>(a.accumulator.host()); }
   /// Sums begin with what is in the accumulator of their owner, which is elsewhere.
   [[nodiscard]] bool is_begun_by_owner() const noexcept {
     return !is_all && a.mode == AccumulateMode::kAdd;
@@ -140,7 +140,7 @@ Task<> HostsBackend::add_here(Reduction* op) {
     if (!planted(Bug::kReduceInArrivalOrder)) {
       co_await op->received.reach(i + 1);
     }
-    co_await local_.reduce({.block = op->a.block + piece.block * width,
+    co_await local_.reduce({.block = op->a.block.host() + piece.block * width,
                             .block_type = op->a.block_type,
                             .stride = piece.stride,
                             .sum = reinterpret_cast<float*>(place_of(*op, i).data()),
@@ -219,7 +219,7 @@ Task<> HostsBackend::add_host(Reduction* op) {
   const std::size_t width = bytes_of(op->a.block_type);
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     co_await op->sent.reach(i < kSlots ? 0 : i + 1 - kSlots);
-    co_await local_.reduce({.block = op->a.block + pieces_[i].block * width,
+    co_await local_.reduce({.block = op->a.block.host() + pieces_[i].block * width,
                             .block_type = op->a.block_type,
                             .stride = pieces_[i].stride,
                             .sum = reinterpret_cast<float*>(slot_of(i).data()),

@@ -164,14 +164,14 @@ Task<> NcclBackend::all_gather(GatherArguments a) {
   if (a.shard_bytes == 0) {
     co_return;
   }
-  fences_.wait(comm->stream, a.block);
+  fences_.wait(comm->stream, a.block.memory());
   if (world() > 1 && !a.is_replicated) {
     co_await launch(comm, [&a](const NcclApi& api, void* communicator, void* stream) {
-      return api.all_gather(a.shard, a.block, a.shard_bytes, NcclType::kBytes, communicator,
-                            stream);
+      return api.all_gather(a.shard.memory(), a.block.memory(), a.shard_bytes, NcclType::kBytes,
+                            communicator, stream);
     });
   } else if (a.shard != a.block) {
-    comm->stream.to_device(a.block, {a.shard, a.shard_bytes});
+    comm->stream.to_device(a.block.memory(), {a.shard.memory(), a.shard_bytes});
   }
   co_await finish(comm);
 }
@@ -186,8 +186,8 @@ Task<> NcclBackend::broadcast(BroadcastArguments a) {
     co_return;
   }
   co_await launch(comm, [&a](const NcclApi& api, void* communicator, void* stream) {
-    return api.broadcast(a.data, a.data, a.bytes, NcclType::kBytes, static_cast<int>(a.root),
-                         communicator, stream);
+    return api.broadcast(a.data.memory(), a.data.memory(), a.bytes, NcclType::kBytes,
+                         static_cast<int>(a.root), communicator, stream);
   });
   co_await finish(comm);
 }
@@ -211,10 +211,10 @@ Task<> NcclBackend::all_to_all(AllToAllArguments a) {
         NcclResult result = NcclResult::kSuccess;
         for (std::uint32_t p = 0; p < world() && went(result); ++p) {
           const int peer = static_cast<int>(p);
-          result =
-              api.send(a.from + p * a.bytes, a.bytes, NcclType::kBytes, peer, communicator, stream);
+          result = api.send(a.from.memory() + p * a.bytes, a.bytes, NcclType::kBytes, peer,
+                            communicator, stream);
           if (went(result)) {
-            result = api.receive(a.into + p * a.bytes, a.bytes, NcclType::kBytes, peer,
+            result = api.receive(a.into.memory() + p * a.bytes, a.bytes, NcclType::kBytes, peer,
                                  communicator, stream);
           }
         }
@@ -222,7 +222,7 @@ Task<> NcclBackend::all_to_all(AllToAllArguments a) {
       });
     });
   } else {
-    comm->stream.to_device(a.into, {a.from, a.bytes});
+    comm->stream.to_device(a.into.memory(), {a.from.memory(), a.bytes});
   }
   co_await finish(comm);
 }
@@ -234,7 +234,7 @@ Task<> NcclBackend::exchange(ExchangeArguments a) {
   const Busy busy(*this, kReductions, header_for(ShmKind::kExchange, comm->operations++, a.bytes));
   std::byte* const all = comm->payload + kExchangeBytes;
   if (a.bytes > 0) {
-    std::memcpy(world() > 1 ? comm->payload : all, a.mine, a.bytes);
+    std::memcpy(world() > 1 ? comm->payload : all, a.mine.host(), a.bytes);
   }
   if (world() > 1) {
     // waiting for all ranks is a transfer, too
@@ -249,7 +249,7 @@ Task<> NcclBackend::exchange(ExchangeArguments a) {
     co_await finish(comm);
   }
   if (a.bytes > 0) {
-    std::memcpy(a.all, all, a.bytes * world());
+    std::memcpy(a.all.host(), all, a.bytes * world());
   }
 }
 
@@ -268,12 +268,12 @@ Task<GradientNorm> NcclBackend::reduce_scatter_add(ReduceArguments a) {
       "nothing is added in 16 bits");
   CommStream* const comm = &comms_[kReductions];
   const Busy busy(*this, kReductions, header_for(ShmKind::kReduceScatter, comm->operations++, a));
-  fences_.wait(comm->stream, a.block);
+  fences_.wait(comm->stream, a.block.memory());
   clear_norm(*comm, a.want_norm);
   const Slices slices{.arguments = &a,
                       .slice = a.shard_elements,
                       .elements = a.shard_elements * world(),
-                      .accumulator = static_cast<float*>(a.accumulator),
+                      .accumulator = static_cast<float*>(a.accumulator.memory()),
                       .first_element = 0};
   if (options_.own_sums && world() > 1) {
     co_await add_own_sum(comm, &a, false);
@@ -293,7 +293,7 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
   TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
   CommStream* const comm = &comms_[kReductions];
   const Busy busy(*this, kReductions, header_for(ShmKind::kAllReduce, comm->operations++, a));
-  fences_.wait(comm->stream, a.block);
+  fences_.wait(comm->stream, a.block.memory());
   clear_norm(*comm, a.want_norm);
   if (options_.own_sums) {
     co_await add_own_sum(comm, &a, true);
@@ -301,7 +301,7 @@ Task<GradientNorm> NcclBackend::all_reduce_add(ReduceArguments a) {
     co_await finish(comm);
     co_return a.want_norm ? norm_of(*comm, 1) : GradientNorm();
   }
-  auto* const accumulator = static_cast<float*>(a.accumulator);
+  auto* const accumulator = static_cast<float*>(a.accumulator.memory());
   Slices slices{.arguments = &a,
                 .slice = chunks_of(chunks_of(a.shard_elements, kNormTile), world()) * kNormTile,
                 .elements = a.shard_elements};
@@ -340,13 +340,13 @@ Task<> NcclBackend::add_own_sum(CommStream* comm, const ReduceArguments* a, bool
   have_workspace(a->shard_elements * bytes_of(a->block_type));
   co_await launch(comm, [a, is_all, this](const NcclApi& api, void* communicator, void* stream) {
     const auto sum = is_all ? api.all_reduce : api.reduce_scatter;
-    return sum(a->block, workspace_.data(), a->shard_elements, nccl_type(a->block_type),
+    return sum(a->block.memory(), workspace_.data(), a->shard_elements, nccl_type(a->block_type),
                NcclOp::kSum, communicator, stream);
   });
   add(*comm, {.own = workspace_.data(),
               .block_type = static_cast<int>(a->block_type),
               .add = a->mode == AccumulateMode::kAdd,
-              .accumulator = static_cast<float*>(a->accumulator),
+              .accumulator = static_cast<float*>(a->accumulator.memory()),
               .elements = a->shard_elements,
               .norm = a->want_norm ? norm_limbs(*comm) : nullptr});
 }
@@ -382,7 +382,7 @@ Task<> NcclBackend::transfer_piece(CommStream* comm, const Slices* slices, std::
       for (std::uint32_t p = 0; p < world() && went(result); ++p) {
         const int peer = static_cast<int>(p);
         if (p != rank() && count_of(p) > 0) {
-          result = api.send(slices->arguments->block + (slices->begin(p) + at) * width,
+          result = api.send(slices->arguments->block.memory() + (slices->begin(p) + at) * width,
                             count_of(p) * width, NcclType::kBytes, peer, communicator, stream);
         }
         if (p != rank() && count_of(rank()) > 0 && went(result)) {
@@ -401,10 +401,10 @@ void NcclBackend::add_piece(CommStream& comm, const Slices& slices, std::size_t 
   const std::size_t width = bytes_of(a.block_type);
   const std::size_t length = slices.length(rank());
   const bool widens = a.accumulator_type == DType::kF32;
-  if (a.accumulator == a.block && !a.want_norm) {
+  if (a.accumulator.identity() == a.block.identity() && !a.want_norm) {
     return;  // one rank alone: the sum is in place
   }
-  add(comm, {.own = a.block + (slices.begin(rank()) + at) * width,
+  add(comm, {.own = a.block.memory() + (slices.begin(rank()) + at) * width,
              .others = workspace_.data(),
              .stride_bytes = most * width,
              .world = world(),
@@ -412,7 +412,7 @@ void NcclBackend::add_piece(CommStream& comm, const Slices& slices, std::size_t 
              .block_type = static_cast<int>(a.block_type),
              .add = a.mode == AccumulateMode::kAdd,
              .accumulator = widens ? slices.accumulator + at : nullptr,
-             .copy = widens ? nullptr : a.accumulator,
+             .copy = widens ? nullptr : a.accumulator.memory(),
              .elements = std::min(most, length - std::min(at, length)),
              .norm = a.want_norm ? norm_limbs(comm) : nullptr,
              .first_element = slices.first_element + static_cast<std::int64_t>(at)});

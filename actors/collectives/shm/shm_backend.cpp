@@ -95,11 +95,14 @@ void ShmBackend::abort(std::string_view why) noexcept {
 // ---- the operations ----
 Task<> ShmBackend::all_gather(GatherArguments a) {
   if (a.is_replicated) {
-    co_await pool_.run(
-        [a] { std::memcpy(a.block, a.shard, a.shard == a.block ? 0 : a.shard_bytes); }, a.name);
+    const auto copy = [block = a.block.host(), shard = a.shard.host(), bytes = a.shard_bytes] {
+      std::memcpy(block, shard, shard == block ? 0 : bytes);
+    };
+    co_await pool_.run(copy, a.name);
     co_return;
   }
-  co_await gather(Sequence::kGathers, {a.shard, a.block, a.shard_bytes, a.shard_bytes, a.name});
+  co_await gather(Sequence::kGathers,
+                  {a.shard.host(), a.block.host(), a.shard_bytes, a.shard_bytes, a.name});
 }
 
 Task<> ShmBackend::gather(Sequence sequence, Gather what) {
@@ -128,10 +131,10 @@ Task<> ShmBackend::gather(Sequence sequence, Gather what) {
 Task<> ShmBackend::broadcast(BroadcastArguments a) {
   TANDEM_CHECK_LT(a.root, world(), "the root is a rank");
   Operation op{.header = header_for(ShmKind::kBroadcast, numbers_[kGathers]++, a.bytes),
-               .source = a.root == rank() ? a.data : nullptr,
+               .source = a.root == rank() ? a.data.host() : nullptr,
                .part_bytes = a.bytes,
                .total_bytes = a.bytes,
-               .into = a.data,
+               .into = a.data.host(),
                .name = "broadcast"};
   op.header.root = a.root;
   co_await carry_out(&op);
@@ -141,20 +144,21 @@ Task<> ShmBackend::all_to_all(AllToAllArguments a) {
   const ShmHeader header = header_for(ShmKind::kAllToAll, numbers_[kGathers]++, a.bytes);
   if (a.bytes * world() <= kExchangeBytes) {
     const std::size_t mine = rank() * a.bytes;
-    co_await exchange_payload(kGathers, {a.from, a.bytes * world()}, header,
+    co_await exchange_payload(kGathers, {a.from.host(), a.bytes * world()}, header,
                               [a, mine](std::uint32_t from, const std::byte* payload) {
-                                std::memcpy(a.into + from * a.bytes, payload + mine, a.bytes);
+                                std::memcpy(a.into.host() + from * a.bytes, payload + mine,
+                                            a.bytes);
                               });
     co_return;
   }
   Operation op{.header = header,
-               .source = a.from,
+               .source = a.from.host(),
                .scatters = true,
                .part_bytes = a.bytes,
                .total_bytes = a.bytes * world(),
                .from_stride = a.bytes,
                .into_stride = a.bytes,
-               .into = a.into,
+               .into = a.into.host(),
                .name = "all-to-all"};
   co_await carry_out(&op);
 }
@@ -179,13 +183,13 @@ Task<GradientNorm> ShmBackend::reduce_parts(ReduceArguments a, std::size_t from_
   const std::size_t bytes = a.shard_elements * bytes_of(a.block_type);
   Operation op{.channel = kReductions,
                .header = header_for(ShmKind::kReduceScatter, numbers_[kReductions]++, bytes),
-               .source = a.block,
+               .source = a.block.host(),
                .scatters = true,
                .part_bytes = bytes,
                .total_bytes = bytes * world(),
                .from_stride = from_stride,
                .reduce = &a,
-               .accumulator = static_cast<float*>(a.accumulator),
+               .accumulator = static_cast<float*>(a.accumulator.host()),
                .name = a.name};
   op.header.types = types_of(a);
   co_await carry_out(&op);
@@ -198,11 +202,11 @@ Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
   TANDEM_CHECK(a.accumulator_type == DType::kF32, "ranks are added in fp32");
   const std::size_t width = bytes_of(a.block_type);
   const std::size_t slice = chunks_of(chunks_of(a.shard_elements, kNormTile), world()) * kNormTile;
-  auto* accumulator = static_cast<float*>(a.accumulator);
+  auto* accumulator = static_cast<float*>(a.accumulator.host());
   Operation add{
       .channel = kReductions,
       .header = header_for(ShmKind::kAllReduce, numbers_[kReductions]++, a.shard_elements * width),
-      .source = a.block,
+      .source = a.block.host(),
       .scatters = true,
       .part_bytes = slice * width,
       .total_bytes = a.shard_elements * width,
@@ -221,7 +225,7 @@ Task<GradientNorm> ShmBackend::all_reduce_add(ReduceArguments a) {
                  .part_bytes = slice * sizeof(float),
                  .total_bytes = a.shard_elements * sizeof(float),
                  .into_stride = slice * sizeof(float),
-                 .into = static_cast<std::byte*>(a.accumulator),
+                 .into = static_cast<std::byte*>(a.accumulator.host()),
                  .name = a.name};
   give.header.phase = 1;
   co_await carry_out(&give);
@@ -250,10 +254,10 @@ Task<> ShmBackend::exchange(ExchangeArguments a) {
 }
 
 Task<> ShmBackend::exchange_small(std::size_t channel, ExchangeArguments a, ShmHeader header) {
-  return exchange_payload(channel, {a.mine, a.bytes}, header,
+  return exchange_payload(channel, {a.mine.host(), a.bytes}, header,
                           [a](std::uint32_t from, const std::byte* payload) {
                             if (a.bytes > 0) {
-                              std::memcpy(a.all + from * a.bytes, payload, a.bytes);
+                              std::memcpy(a.all.host() + from * a.bytes, payload, a.bytes);
                             }
                           });
 }

@@ -48,6 +48,12 @@ struct UpdateStep {
   }
 };
 
+/// The address of memory that the code which gets it can access: all that kernels know of memory.
+/// Who passes units on, wherever they lie, gives these structs another kind of address
+/// (PlacedBuffers, actors/optimizer/placed_state.hpp).
+template <class T>
+using Plain = T*;
+
 /// The arrays that an update out of place reads, instead of those that it writes. If an array is
 /// null, its counterpart in UpdateBuffers is updated in place. None overlaps an array of
 /// UpdateBuffers.
@@ -60,17 +66,19 @@ struct UpdateSource {
 
 /// Arrays of one unit's shard, each from the shard's first element on; the kernel touches only the
 /// elements of the range it is given. None may overlap.
-struct UpdateBuffers {
+template <template <class> class Pointer>
+struct UpdateBuffersAt {
   // float. If the layout is not fp32 and there is a (bf16) weight: std::uint16_t, the weight's
   // remainder.
-  void* master = nullptr;
+  Pointer<void> master = nullptr;
   // The first state_arrays() entries are used. They are float (fp32, split), bf16, or 8-bit codes
   // with one exponent per scale group in `scale`.
-  void* state[2] = {nullptr, nullptr};
-  std::uint8_t* scale[2] = {nullptr, nullptr};
-  const void* gradient = nullptr;
+  Pointer<void> state[2] = {nullptr, nullptr};
+  Pointer<std::uint8_t> scale[2] = {nullptr, nullptr};
+  Pointer<const void> gradient = nullptr;
   DType gradient_type = DType::kF32;
-  void* weight = nullptr;  // the model weight: the new master, rounded to nearest even; null: none
+  // The model weight: the new master, rounded to nearest even; null: none.
+  Pointer<void> weight = nullptr;
   DType weight_type = DType::kF32;  // a 16-bit gradient comes with a weight of its type
   StateLayout layout = StateLayout::kFp32;
   // The first element's position in the model, on which stochastic rounding depends.
@@ -82,10 +90,11 @@ struct UpdateBuffers {
     return layout != StateLayout::kFp32 && weight != nullptr;
   }
   /// Returns the masters; null if they are split.
-  [[nodiscard]] float* whole_master() const noexcept {
-    return weight_is_half() ? nullptr : static_cast<float*>(master);
+  [[nodiscard]] Pointer<float> whole_master() const noexcept {
+    return weight_is_half() ? Pointer<float>(nullptr) : static_cast<Pointer<float>>(master);
   }
 };
+using UpdateBuffers = UpdateBuffersAt<Plain>;
 
 /// Updates the elements [begin, end). Any thread; disjoint ranges may run at the same time, also
 /// adjacent ones. Another thread may read the written weights after the usual synchronisation

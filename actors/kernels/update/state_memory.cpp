@@ -162,27 +162,6 @@ std::size_t state_bytes(StateLayout layout, const UpdateConfig& config, DType we
   return state_sizes(layout, config, weight, elements).total();
 }
 
-void place_state(UpdateBuffers& buffers, StateLayout layout, const UpdateConfig& config,
-                 DType weight, std::size_t elements, std::byte* memory,
-                 std::size_t alignment) noexcept {
-  const StateSizes sizes = state_sizes(layout, config, weight, elements);
-  const auto next = [&memory, alignment](std::size_t bytes) {
-    std::byte* array = bytes == 0 ? nullptr : memory;
-    memory += round_up(bytes, alignment);
-    return array;
-  };
-  buffers.layout = layout;
-  if (sizes.master != 0) {
-    buffers.master = next(sizes.master);
-  }
-  for (std::size_t array = 0; array < 2; ++array) {
-    buffers.state[array] = next(sizes.state[array]);
-  }
-  for (std::size_t array = 0; array < 2; ++array) {
-    buffers.scale[array] = reinterpret_cast<std::uint8_t*>(next(sizes.scale[array]));
-  }
-}
-
 UpdateSource source_of(const UpdateBuffers& b) noexcept {
   return {.master = b.master,
           .state = {b.state[0], b.state[1]},

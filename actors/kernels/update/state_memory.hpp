@@ -8,10 +8,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "actors/kernels/state_layout.hpp"
 #include "actors/kernels/update/optimizer_step.hpp"
+#include "runtime/util/round_up.hpp"
 
 namespace tandem {
 
@@ -48,10 +51,29 @@ struct StateSizes {
 
 /// Sets the layout of `buffers`, and points master, state and scale into `memory`:
 /// state_sizes(...).total(alignment) zeroed bytes with that alignment (moments begin as zeros). If
-/// weights are fp32, the master belongs to the caller and is not changed.
-void place_state(UpdateBuffers& buffers, StateLayout layout, const UpdateConfig& config,
-                 DType weight, std::size_t elements, std::byte* memory,
-                 std::size_t alignment = kStateAlignment) noexcept;
+/// weights are fp32, the master belongs to the caller and is not changed. No memory is accessed.
+template <template <class> class Pointer>
+void place_state(UpdateBuffersAt<Pointer>& buffers, StateLayout layout, const UpdateConfig& config,
+                 DType weight, std::size_t elements,
+                 std::type_identity_t<Pointer<std::byte>> memory,
+                 std::size_t alignment = kStateAlignment) noexcept {
+  const StateSizes sizes = state_sizes(layout, config, weight, elements);
+  const auto next = [&memory, alignment](std::size_t bytes) {
+    const Pointer<void> array = bytes == 0 ? Pointer<std::byte>(nullptr) : memory;
+    memory = memory + round_up(bytes, alignment);
+    return array;
+  };
+  buffers.layout = layout;
+  if (sizes.master != 0) {
+    buffers.master = next(sizes.master);
+  }
+  for (std::size_t array = 0; array < 2; ++array) {
+    buffers.state[array] = next(sizes.state[array]);
+  }
+  for (std::size_t array = 0; array < 2; ++array) {
+    buffers.scale[array] = static_cast<Pointer<std::uint8_t>>(next(sizes.scale[array]));
+  }
+}
 
 /// Returns these buffers as the source of an update that writes other buffers.
 [[nodiscard]] UpdateSource source_of(const UpdateBuffers& buffers) noexcept;

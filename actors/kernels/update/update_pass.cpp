@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "actors/kernels/copy.hpp"
 #include "actors/kernels/reduce.hpp"
@@ -69,16 +68,6 @@ void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep*
             return go_back(unit, first, last);
         }
       });
-}
-
-void commit_speculative(UpdatedUnit& unit) noexcept {
-  for (std::size_t i = 0; i < 2; ++i) {
-    std::swap(unit.buffers.state[i], unit.shadow.state[i]);
-    std::swap(unit.buffers.scale[i], unit.shadow.scale[i]);
-  }
-  if (!unit.weight_is_master()) {
-    std::swap(unit.buffers.master, unit.shadow.master);
-  }
 }
 
 }  // namespace tandem

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "actors/kernels/update/optimizer_step.hpp"
@@ -26,12 +27,14 @@ namespace tandem {
 
 /// Memory for a speculative update; each array has the unit's number of elements. If all are null,
 /// the unit has no shadow.
-struct UpdateShadow {
-  void* master = nullptr;  // the next master; the old one if the weight is the master
-  void* state[2] = {nullptr, nullptr};
-  std::uint8_t* scale[2] = {nullptr, nullptr};  // with 8-bit state
-  void* weight = nullptr;                       // the old weight, if it is half of the master
+template <template <class> class Pointer>
+struct UpdateShadowAt {
+  Pointer<void> master = nullptr;  // the next master; the old one if the weight is the master
+  Pointer<void> state[2] = {nullptr, nullptr};
+  Pointer<std::uint8_t> scale[2] = {nullptr, nullptr};  // with 8-bit state
+  Pointer<void> weight = nullptr;  // the old weight, if it is half of the master
 };
+using UpdateShadow = UpdateShadowAt<Plain>;
 
 /// Elements of a shard that belong to one parameter group.
 struct UpdateRange {
@@ -41,9 +44,10 @@ struct UpdateRange {
 };
 
 /// The optimizer's memory of one unit's shard; all of it outlives the optimizer.
-struct UpdatedUnit {
-  UpdateBuffers buffers;
-  UpdateShadow shadow;
+template <template <class> class Pointer>
+struct UpdatedUnitAt {
+  UpdateBuffersAt<Pointer> buffers;
+  UpdateShadowAt<Pointer> shadow;
   std::vector<UpdateRange> ranges;  // ascending; elements outside of them are never written
 
   [[nodiscard]] bool has_shadow() const noexcept { return shadow.master != nullptr; }
@@ -55,10 +59,10 @@ struct UpdatedUnit {
   }
   /// Return the addresses of the model weight and of its backup; call them only if
   /// backs_up_weight().
-  [[nodiscard]] void* model_weight() const noexcept {
+  [[nodiscard]] Pointer<void> model_weight() const noexcept {
     return weight_is_master() ? buffers.master : buffers.weight;
   }
-  [[nodiscard]] void* backup() const noexcept {
+  [[nodiscard]] Pointer<void> backup() const noexcept {
     return weight_is_master() ? shadow.master : shadow.weight;
   }
   /// Returns the end of the last range.
@@ -66,6 +70,7 @@ struct UpdatedUnit {
     return ranges.empty() ? 0 : ranges.back().end;
   }
 };
+using UpdatedUnit = UpdatedUnitAt<Plain>;
 
 enum class UpdatePass : std::uint8_t { kInPlace, kSpeculative, kRedo, kRollback };
 
@@ -87,12 +92,13 @@ struct ArrayUse {
   return layout == StateLayout::kInt8 ? 1 : layout == StateLayout::kBf16 ? 2 : sizeof(float);
 }
 
-/// Calls visit(T*& array, ArrayUse) for each array that a unit may have, including null ones.
-/// Runners that copy arrays to other memory use it.
-template <class Visit>
-void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
-  UpdateBuffers& home = unit.buffers;
-  UpdateShadow& shadow = unit.shadow;
+/// Calls visit(array, ArrayUse, same arrays of `others`...) for each array that a unit may have,
+/// including null ones; an array is a reference to its address. Runners that copy arrays to other
+/// memory use it.
+template <class Unit, class Visit, class... Units>
+void visit_arrays(Unit& unit, UpdatePass pass, Visit visit, Units&... others) {
+  auto& home = unit.buffers;
+  auto& shadow = unit.shadow;
   const bool speculative = pass == UpdatePass::kSpeculative;
   const bool rollback = pass == UpdatePass::kRollback;
   const bool redo = pass == UpdatePass::kRedo;
@@ -103,22 +109,28 @@ void visit_arrays(UpdatedUnit& unit, UpdatePass pass, Visit visit) {
   const std::size_t master = is_half ? 2 : sizeof(float);
   const std::size_t weight = bytes_of(home.weight_type);
   if (is_master) {  // written in place, the old one kept
-    visit(home.master, ArrayUse{master, 1, !rollback && !redo, true});
-    visit(shadow.master, ArrayUse{master, 1, redo || rollback, speculative});
+    visit(home.master, ArrayUse{master, 1, !rollback && !redo, true}, others.buffers.master...);
+    visit(shadow.master, ArrayUse{master, 1, redo || rollback, speculative},
+          others.shadow.master...);
   } else {
-    visit(home.master, ArrayUse{master, 1, !(rollback && is_half), writes_home});
-    visit(shadow.master, ArrayUse{master, 1, false, speculative});
+    visit(home.master, ArrayUse{master, 1, !(rollback && is_half), writes_home},
+          others.buffers.master...);
+    visit(shadow.master, ArrayUse{master, 1, false, speculative}, others.shadow.master...);
   }
   for (std::size_t i = 0; i < 2; ++i) {
     const std::size_t moment = moment_bytes(home.layout);
-    visit(home.state[i], ArrayUse{moment, 1, !rollback, writes_home});
-    visit(shadow.state[i], ArrayUse{moment, 1, false, speculative});
-    visit(home.scale[i], ArrayUse{1, kScaleGroup, !rollback, writes_home});
-    visit(shadow.scale[i], ArrayUse{1, kScaleGroup, false, speculative});
+    visit(home.state[i], ArrayUse{moment, 1, !rollback, writes_home}, others.buffers.state[i]...);
+    visit(shadow.state[i], ArrayUse{moment, 1, false, speculative}, others.shadow.state[i]...);
+    visit(home.scale[i], ArrayUse{1, kScaleGroup, !rollback, writes_home},
+          others.buffers.scale[i]...);
+    visit(shadow.scale[i], ArrayUse{1, kScaleGroup, false, speculative}, others.shadow.scale[i]...);
   }
-  visit(home.gradient, ArrayUse{bytes_of(home.gradient_type), 1, !rollback, false});
-  visit(home.weight, ArrayUse{weight, 1, is_half && !rollback && !redo, true});
-  visit(shadow.weight, ArrayUse{weight, 1, is_half && (redo || rollback), is_half && speculative});
+  visit(home.gradient, ArrayUse{bytes_of(home.gradient_type), 1, !rollback, false},
+        others.buffers.gradient...);
+  visit(home.weight, ArrayUse{weight, 1, is_half && !rollback && !redo, true},
+        others.buffers.weight...);
+  visit(shadow.weight, ArrayUse{weight, 1, is_half && (redo || rollback), is_half && speculative},
+        others.shadow.weight...);
 }
 
 /// The buffers that an updating pass reads and writes. kRollback updates nothing and does not use
@@ -166,7 +178,16 @@ void run_update_pass(UpdatePass pass, const UpdatedUnit& unit, const UpdateStep*
                      std::size_t begin, std::size_t end);
 
 /// Commits a speculative pass over all elements: makes its results the unit's state, by swapping
-/// pointers.
-void commit_speculative(UpdatedUnit& unit) noexcept;
+/// addresses.
+template <template <class> class Pointer>
+void commit_speculative(UpdatedUnitAt<Pointer>& unit) noexcept {
+  for (std::size_t i = 0; i < 2; ++i) {
+    std::swap(unit.buffers.state[i], unit.shadow.state[i]);
+    std::swap(unit.buffers.scale[i], unit.shadow.scale[i]);
+  }
+  if (!unit.weight_is_master()) {
+    std::swap(unit.buffers.master, unit.shadow.master);
+  }
+}
 
 }  // namespace tandem

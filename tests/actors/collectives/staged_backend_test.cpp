@@ -59,6 +59,7 @@ struct DeviceRank {
   EventLoop& loop;
   CpuPool& pool;
   SimDevice device;
+  std::vector<DeviceBuffer> allocated;
   StagedBackend staged;
 
   DeviceRank(EventLoop& rank_loop, CpuPool& rank_pool, std::unique_ptr<CollectiveBackend> inner,
@@ -69,8 +70,11 @@ struct DeviceRank {
         staged(device, std::move(inner), {.stage_bytes = kStage}) {}
 
   /// Memory on either side.
-  std::byte* memory(bool on_device, std::size_t bytes) {
-    return on_device ? staged.allocate_on_device(bytes) : staged.allocate(bytes);
+  Placed<std::byte> memory(bool on_device, std::size_t bytes) {
+    if (!on_device) {
+      return staged.allocate(bytes);
+    }
+    return {Place::kDevice, allocated.emplace_back(device.allocate(bytes)).data()};
   }
 };
 
@@ -117,13 +121,14 @@ Task<Reduced> two_rounds(DeviceRank* rank, ReduceArguments a, std::size_t elemen
   Reduced result;
   result.sum.resize(a.shard_elements);
   for (std::uint32_t round = 0; round < 2; ++round) {
-    fill_block(const_cast<std::byte*>(a.block), a.block_type, elements, rank->staged.rank(), round);
+    fill_block(const_cast<std::byte*>(a.block.memory()), a.block_type, elements,
+               rank->staged.rank(), round);
     a.mode = round == 0 ? AccumulateMode::kOverwrite : AccumulateMode::kAdd;
     a.want_norm = round == 1;
     result.norm =
         all ? co_await rank->staged.all_reduce_add(a) : co_await rank->staged.reduce_scatter_add(a);
   }
-  std::memcpy(result.sum.data(), a.accumulator, a.shard_elements * sizeof(float));
+  std::memcpy(result.sum.data(), a.accumulator.memory(), a.shard_elements * sizeof(float));
   co_return result;
 }
 
@@ -166,13 +171,13 @@ TEST(StagedBackend, KeepsA16BitGradientAsItIsOnOneRank) {
                       .want_norm = true};
     std::vector<std::byte> sum(n * 2);
     a.accumulator = sum.data();
-    fill_block(const_cast<std::byte*>(a.block), DType::kBF16, n, 0, 0);
+    fill_block(const_cast<std::byte*>(a.block.memory()), DType::kBF16, n, 0, 0);
     const GradientNorm norm = rank.loop.run(
         [](StagedBackend* s, ReduceArguments r) -> Task<GradientNorm> {
           co_return co_await s->reduce_scatter_add(r);
         },
         &rank.staged, a);
-    EXPECT_EQ(0, std::memcmp(sum.data(), a.block, n * 2));
+    EXPECT_EQ(0, std::memcmp(sum.data(), a.block.memory(), n * 2));
     GradientNorm expected;
     add_norm(sum.data(), DType::kBF16, 0, n, expected);
     EXPECT_EQ(norm.sum_of_squares, expected.sum_of_squares);
@@ -183,9 +188,9 @@ TEST_P(Staged, TheFirstBadElementIsNamedAcrossPieces) {
   on_device_ranks(GetParam(), [](DeviceRank& rank) {
     const std::size_t n = 512 * 67;
     const std::size_t elements = n * rank.staged.world();
-    std::byte* block = rank.memory(true, elements * 4);
-    std::memset(block, 0, elements * 4);
-    auto* values = reinterpret_cast<float*>(block);
+    const Placed<std::byte> block = rank.memory(true, elements * 4);
+    std::memset(block.memory(), 0, elements * 4);
+    auto* values = reinterpret_cast<float*>(block.memory());
     if (rank.staged.rank() + 1 == rank.staged.world()) {
       values[n - 5] = std::nanf("");
       values[512 * 40 + 7] = INFINITY;  // in rank 0's slice
@@ -213,14 +218,16 @@ void gather(DeviceRank& rank, std::size_t bytes, bool shard_on_device, bool in_p
   SCOPED_TRACE(fmt::format("gather {} {} {}", bytes, shard_on_device, in_place));
   const std::uint32_t r = rank.staged.rank();
   const std::size_t all = bytes * rank.staged.world();
-  std::byte* block = rank.memory(true, all + 1);
+  const Placed<std::byte> there = rank.memory(true, all + 1);
+  std::byte* const block = there.memory();
   std::memset(block, 9, all + 1);
-  std::byte* shard = in_place ? block + r * bytes : rank.memory(shard_on_device, bytes + 1);
+  const Placed<std::byte> shard =
+      in_place ? there + r * bytes : rank.memory(shard_on_device, bytes + 1);
   for (std::size_t i = 0; i < bytes; ++i) {
-    shard[i] = byte_of(r, 0, i);
+    shard.memory()[i] = byte_of(r, 0, i);
   }
   rank.loop.run([](StagedBackend* s, GatherArguments a) -> Task<> { co_await s->all_gather(a); },
-                &rank.staged, GatherArguments{shard, block, bytes});
+                &rank.staged, GatherArguments{shard, there, bytes});
   for (std::size_t i = 0; i < all; ++i) {
     ASSERT_EQ(block[i], byte_of(static_cast<std::uint32_t>(i / bytes), 0, i % bytes)) << i;
   }
@@ -230,14 +237,15 @@ void gather(DeviceRank& rank, std::size_t bytes, bool shard_on_device, bool in_p
 /// The shard is all of the block: every rank has its own copied, whatever the others have.
 void copy_whole(DeviceRank& rank, std::size_t bytes) {
   for (const bool on_device : {false, true}) {
-    std::byte* shard = rank.memory(false, bytes + 1);
-    std::byte* block = rank.memory(on_device, bytes + 1);
+    std::byte* const shard = rank.memory(false, bytes + 1).host();
+    const Placed<std::byte> into = rank.memory(on_device, bytes + 1);
+    std::byte* const block = into.memory();
     block[bytes] = std::byte{9};
     for (std::size_t i = 0; i < bytes; ++i) {
       shard[i] = byte_of(rank.staged.rank(), 0, i);
     }
     rank.loop.run([](StagedBackend* s, GatherArguments a) -> Task<> { co_await s->all_gather(a); },
-                  &rank.staged, GatherArguments{shard, block, bytes, true});
+                  &rank.staged, GatherArguments{shard, into, bytes, true});
     EXPECT_EQ(0, std::memcmp(block, shard, bytes)) << bytes << on_device;
     EXPECT_EQ(block[bytes], std::byte{9});
   }
@@ -247,14 +255,15 @@ void swap_and_broadcast(DeviceRank& rank, std::size_t bytes) {
   SCOPED_TRACE(bytes);
   const std::uint32_t r = rank.staged.rank();
   const std::size_t all = bytes * rank.staged.world();
-  std::byte* from = rank.memory(true, all + 1);
-  std::byte* into = rank.memory(true, all + 1);
+  std::byte* const from = rank.memory(true, all + 1).memory();
+  std::byte* const into = rank.memory(true, all + 1).memory();
+  const auto there = [](std::byte* memory) { return Placed(Place::kDevice, memory); };
   std::memset(into, 9, all + 1);
   for (std::size_t i = 0; i < all; ++i) {
     from[i] = byte_of(r, static_cast<std::uint32_t>(i / bytes), i % bytes);
   }
   rank.loop.run([](StagedBackend* s, AllToAllArguments a) -> Task<> { co_await s->all_to_all(a); },
-                &rank.staged, AllToAllArguments{from, into, bytes});
+                &rank.staged, AllToAllArguments{there(from), there(into), bytes});
   for (std::size_t i = 0; i < all; ++i) {
     ASSERT_EQ(into[i], byte_of(static_cast<std::uint32_t>(i / bytes), r, i % bytes)) << i;
   }
@@ -263,7 +272,7 @@ void swap_and_broadcast(DeviceRank& rank, std::size_t bytes) {
     std::byte* data = root == r ? from : into;
     rank.loop.run(
         [](StagedBackend* s, BroadcastArguments a) -> Task<> { co_await s->broadcast(a); },
-        &rank.staged, BroadcastArguments{data, bytes, root});
+        &rank.staged, BroadcastArguments{there(data), bytes, root});
     for (std::size_t i = 0; i < bytes; ++i) {
       ASSERT_EQ(data[i], byte_of(root, 0, i)) << i;
     }
@@ -285,14 +294,14 @@ TEST_P(Staged, MovesArriveWhole) {
 TEST_P(Staged, AnExchangeMayBeOnEitherSide) {
   on_device_ranks(GetParam(), [](DeviceRank& rank) {
     for (const bool on_device : {false, true}) {
-      auto* mine = reinterpret_cast<std::uint64_t*>(rank.memory(on_device, 8));
-      auto* all = reinterpret_cast<std::uint64_t*>(rank.memory(on_device, 8 * rank.staged.world()));
+      const ExchangeArguments exchange{rank.memory(on_device, 8),
+                                       rank.memory(on_device, 8 * rank.staged.world()), 8};
+      auto* mine = reinterpret_cast<std::uint64_t*>(const_cast<std::byte*>(exchange.mine.memory()));
+      const auto* all = reinterpret_cast<const std::uint64_t*>(exchange.all.memory());
       *mine = 100 + rank.staged.rank();
       rank.loop.run(
           [](StagedBackend* s, ExchangeArguments a) -> Task<> { co_await s->exchange(a); },
-          &rank.staged,
-          ExchangeArguments{reinterpret_cast<std::byte*>(mine), reinterpret_cast<std::byte*>(all),
-                            8});
+          &rank.staged, exchange);
       for (std::uint32_t r = 0; r < rank.staged.world(); ++r) {
         EXPECT_EQ(all[r], 100 + r);
       }
@@ -308,20 +317,21 @@ Task<> both_sequences(DeviceRank* rank, GatherArguments g, ReduceArguments r) {
             "gathers",
             [](DeviceRank* d, GatherArguments a) -> Task<> {
               for (int round = 0; round < 8; ++round) {
-                std::memset(const_cast<std::byte*>(a.shard), round + 1, a.shard_bytes);
+                std::memset(const_cast<std::byte*>(a.shard.memory()), round + 1, a.shard_bytes);
                 co_await d->staged.all_gather(a);
-                EXPECT_EQ(a.block[a.shard_bytes * d->staged.world() - 1], std::byte(round + 1));
+                EXPECT_EQ(a.block.memory()[a.shard_bytes * d->staged.world() - 1],
+                          std::byte(round + 1));
               }
             },
             self, gathers);
         scope.spawn(
             "reductions",
             [](DeviceRank* d, ReduceArguments a) -> Task<> {
-              auto* values = reinterpret_cast<float*>(const_cast<std::byte*>(a.block));
+              auto* values = reinterpret_cast<float*>(const_cast<std::byte*>(a.block.memory()));
               for (int round = 0; round < 8; ++round) {
                 std::fill_n(values, a.shard_elements * d->staged.world(), 1.0F + round);
                 (void)co_await d->staged.reduce_scatter_add(a);
-                EXPECT_EQ(static_cast<float*>(a.accumulator)[a.shard_elements - 1],
+                EXPECT_EQ(static_cast<float*>(a.accumulator.memory())[a.shard_elements - 1],
                           (1.0F + round) * static_cast<float>(d->staged.world()));
               }
             },

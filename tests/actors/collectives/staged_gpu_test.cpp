@@ -34,6 +34,7 @@ struct GpuWorld {
   CudaDevice device{loop, FakeCuda::api(), {.name = "gpu 0"}};
   void* native = nullptr;
   std::optional<DeviceStream> compute;
+  std::vector<DeviceBuffer> allocated;
   std::optional<StagedBackend> staged;
 
   GpuWorld() { cuda.pageable_is_wrong = true; }
@@ -42,6 +43,10 @@ struct GpuWorld {
     compute = device.adopt("compute", native);
     staged.emplace(device, std::make_unique<SelfBackend>(pool),
                    StagedBackend::Options{.stage_bytes = 16 << 10});
+  }
+  /// Memory of the device, which the fake has in the host's.
+  std::byte* there(std::size_t bytes) {
+    return allocated.emplace_back(device.allocate(bytes)).data();
   }
   /// Work on the compute stream that looks at, or changes, its operands when it ends.
   void work(std::function<void()> run) {
@@ -53,16 +58,16 @@ TEST(StagedOnAGpu, AGatherComesAfterWhatStillReadsItsBlock) {
   for (const bool shard_is_there : {false, true}) {
     GpuWorld w;
     w.connect();
-    std::byte* const block = w.staged->allocate_on_device(kBytes);
-    std::byte* const shard =
-        shard_is_there ? w.staged->allocate_on_device(kBytes) : w.staged->allocate(kBytes);
+    std::byte* const block = w.there(kBytes);
+    std::byte* const shard = shard_is_there ? w.there(kBytes) : w.staged->allocate(kBytes);
+    const Place of_shard = shard_is_there ? Place::kDevice : Place::kHost;
     std::memset(block, 1, kBytes);
     std::memset(shard, 2, kBytes);
     std::vector<std::byte> seen(kBytes);
     w.work([&] { std::memcpy(seen.data(), block, kBytes); });
     w.staged->begin_behind(block, w.compute->record());
     w.loop.run([](StagedBackend* s, GatherArguments a) -> Task<> { co_await s->all_gather(a); },
-               &*w.staged, GatherArguments{shard, block, kBytes});
+               &*w.staged, GatherArguments{{of_shard, shard}, {Place::kDevice, block}, kBytes});
     EXPECT_EQ(std::ranges::count(seen, std::byte{1}), std::ptrdiff_t{kBytes});
     EXPECT_EQ(block[kBytes - 1], std::byte{2});
     EXPECT_EQ(w.cuda.pageable_copies(), 0);
@@ -73,7 +78,7 @@ TEST(StagedOnAGpu, AReductionComesAfterWhatStillWritesItsBlock) {
   for (const AccumulateMode mode : {AccumulateMode::kOverwrite, AccumulateMode::kAdd}) {
     GpuWorld w;
     w.connect();
-    auto* const block = reinterpret_cast<float*>(w.staged->allocate_on_device(kBytes));
+    auto* const block = reinterpret_cast<float*>(w.there(kBytes));
     auto* const sum = reinterpret_cast<float*>(w.staged->allocate(kBytes));
     constexpr std::size_t kElements = kBytes / sizeof(float);
     std::fill_n(block, kElements, 100.0F);
@@ -83,7 +88,7 @@ TEST(StagedOnAGpu, AReductionComesAfterWhatStillWritesItsBlock) {
     w.loop.run([](StagedBackend* s,
                   ReduceArguments a) -> Task<> { (void)co_await s->reduce_scatter_add(a); },
                &*w.staged,
-               ReduceArguments{.block = reinterpret_cast<std::byte*>(block),
+               ReduceArguments{.block = {Place::kDevice, reinterpret_cast<std::byte*>(block)},
                                .accumulator = sum,
                                .shard_elements = kElements,
                                .mode = mode});
@@ -102,8 +107,8 @@ TEST(StagedOnAGpu, WhatIsAddedThereComesAfterWhatStillWritesItsBlock) {
       GpuWorld w;
       w.connect();
       w.staged->use_kernels(test::fake_kernels());
-      auto* const block = reinterpret_cast<float*>(w.staged->allocate_on_device(kBytes));
-      auto* const sum = reinterpret_cast<float*>(w.staged->allocate_on_device(kBytes));
+      auto* const block = reinterpret_cast<float*>(w.there(kBytes));
+      auto* const sum = reinterpret_cast<float*>(w.there(kBytes));
       std::fill_n(block, kElements, 100.0F);
       std::fill_n(sum, kElements, 5.0F);
       w.work([&] {
@@ -118,8 +123,8 @@ TEST(StagedOnAGpu, WhatIsAddedThereComesAfterWhatStillWritesItsBlock) {
             co_return co_await s->reduce_scatter_add(a);
           },
           &*w.staged,
-          ReduceArguments{.block = reinterpret_cast<std::byte*>(block),
-                          .accumulator = sum,
+          ReduceArguments{.block = {Place::kDevice, reinterpret_cast<std::byte*>(block)},
+                          .accumulator = {Place::kDevice, sum},
                           .shard_elements = kElements,
                           .mode = mode,
                           .want_norm = true});
@@ -142,17 +147,17 @@ TEST(StagedOnAGpu, AKeptGradientIsCopiedThere) {
   GpuWorld w;
   w.connect();
   w.staged->use_kernels(test::fake_kernels());
-  auto* const block = reinterpret_cast<std::uint16_t*>(w.staged->allocate_on_device(kBytes));
-  auto* const kept = reinterpret_cast<std::uint16_t*>(w.staged->allocate_on_device(kBytes));
+  auto* const block = reinterpret_cast<std::uint16_t*>(w.there(kBytes));
+  auto* const kept = reinterpret_cast<std::uint16_t*>(w.there(kBytes));
   constexpr std::size_t kElements = kBytes / 2;
   w.work([&] { std::fill_n(block, kElements, std::uint16_t{0x3f81}); });
   w.staged->begin_behind(reinterpret_cast<std::byte*>(block), w.compute->record());
   w.loop.run([](StagedBackend* s,
                 ReduceArguments a) -> Task<> { (void)co_await s->reduce_scatter_add(a); },
              &*w.staged,
-             ReduceArguments{.block = reinterpret_cast<std::byte*>(block),
+             ReduceArguments{.block = {Place::kDevice, reinterpret_cast<std::byte*>(block)},
                              .block_type = DType::kBF16,
-                             .accumulator = kept,
+                             .accumulator = {Place::kDevice, kept},
                              .accumulator_type = DType::kBF16,
                              .shard_elements = kElements});
   EXPECT_EQ(std::count(kept, kept + kElements, 0x3f81), std::ptrdiff_t{kElements});

@@ -54,11 +54,11 @@ struct FileWorld {
         .file = &file,
         .shard_buffer = straight ? nullptr : shard_buffer.data(),
         .accumulator_buffer = straight ? nullptr : accumulator_buffer.data(),
-        .name_of = [this](const void* array) {
+        .name_of = [this](Placed<const std::byte> array) {
           return std::string(array == file.data() ? "weights" : "gradient") + " of \"block 3\"";
         }});
   }
-  std::byte* accumulator() { return file.data() + kBytes; }
+  Placed<std::byte> accumulator() { return file.data() + kBytes; }
   void gather() {
     loop.run(
         [](FileWorld* w) -> Task<> {

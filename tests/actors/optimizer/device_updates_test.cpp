@@ -63,6 +63,15 @@ struct Pair : test::ShardPair {
            (is_gradient && side == Side::kWeightAndGradient);
   }
 
+  [[nodiscard]] PlacedState placed_for(Side side) {
+    PlacedState made = placed(Place::kHost, unit);
+    const auto place = [&]<class T>(T*& array, const ArrayUse&, Placed<T>& made_array) {
+      made_array = {on_device(array, side) ? Place::kDevice : Place::kHost, array};
+    };
+    visit_arrays(unit, UpdatePass::kInPlace, place, made);
+    return made;
+  }
+
   /// All bytes of home and shadow.
   std::vector<std::byte> bytes() {
     std::vector<std::byte> all;
@@ -82,8 +91,9 @@ struct DeviceWorld {
   std::optional<SimDevice> device;
   DeviceBuffer buffers;
   std::optional<DeviceUpdates> updates;
+  Side side;
 
-  DeviceWorld(Pair& pair, Side side, bool virtual_time) {
+  DeviceWorld(Side on_device, bool virtual_time) : side(on_device) {
     if (virtual_time) {
       loop.emplace(EventLoop::Options{.name = "virtual", .clock = &clock});
     } else {
@@ -96,13 +106,13 @@ struct DeviceWorld {
     buffers = device->allocate(DeviceUpdates::kSlices * kStage);
     updates.emplace(DeviceUpdates::Options{
         .device = &*device,
-        .is_on_device = [&pair, side](const void* at) { return pair.on_device(at, side); },
-        .buffers = side == Side::kAll ? nullptr : buffers.data(),
+        .buffers = {Place::kDevice, side == Side::kAll ? nullptr : buffers.data()},
         .buffer_bytes = side == Side::kAll ? 0 : kStage});
   }
 
   /// The slices up to `end`, as many at a time as the runner takes.
   void run(UpdatePass pass, Pair& pair, const UpdateStep* steps, std::size_t end = kElements) {
+    const PlacedState unit = pair.placed_for(side);
     loop->run(
         [](DeviceUpdates* runner, UpdateSlice whole) -> Task<> {
           Scope scope(EventLoop::current(), "slices");
@@ -123,7 +133,7 @@ struct DeviceWorld {
           co_await scope.join();
         },
         &*updates,
-        UpdateSlice{.unit = &pair.unit, .steps = steps, .pass = pass, .begin = 0, .end = end});
+        UpdateSlice{.unit = &unit, .steps = steps, .pass = pass, .begin = 0, .end = end});
   }
 };
 
@@ -151,7 +161,7 @@ TEST_P(DeviceUpdatesOf, HaveTheBitsOfThePass) {
     SCOPED_TRACE(static_cast<int>(side));
     Pair expected(types);
     Pair got(types);
-    DeviceWorld world(got, side, virtual_time);
+    DeviceWorld world(side, virtual_time);
     const std::vector<std::byte> before = got.bytes();
     const auto same = [&](const char* what) {
       EXPECT_TRUE(got.bytes() == expected.bytes()) << what;
@@ -183,7 +193,7 @@ TEST_P(DeviceUpdatesOf, HaveTheBitsOfThePass) {
 /// 8 bytes of moments and 4 of a master per element each way, and nothing else.
 TEST(DeviceUpdates, MoveWhatThePassReadsAndWrites) {
   Pair pair(kCases[1]);
-  DeviceWorld world(pair, Side::kWeightAndGradient, true);
+  DeviceWorld world(Side::kWeightAndGradient, true);
   const UpdateStep steps[] = {UpdateStep::make(kAdamW, 1, 1.0), UpdateStep::make(kAdamW, 1, 1.0)};
   world.run(UpdatePass::kInPlace, pair, steps);
   std::size_t elements = 0;
@@ -199,11 +209,12 @@ TEST(DeviceUpdates, TakeTheTimeOfTheirBytes) {
   EventLoop loop({.name = "virtual", .clock = &clock});
   SimDevice device(loop, {.memory_bytes_per_s = 1e6, .operation_latency = Duration(0)});
   Pair pair(kCases[1]);
-  DeviceUpdates updates({.device = &device, .is_on_device = [](const void*) { return true; }});
+  DeviceUpdates updates({.device = &device});
   const UpdateStep steps[] = {UpdateStep::make(kAdamW, 1, 1.0), UpdateStep::make(kAdamW, 1, 1.0)};
+  const PlacedState unit = pair.placed_for(Side::kAll);
   const TimePoint began = clock.now();
   loop.run([](DeviceUpdates* on, UpdateSlice slice) -> Task<> { co_await on->run(slice); },
-           &updates, UpdateSlice{.unit = &pair.unit, .steps = steps, .begin = 0, .end = kElements});
+           &updates, UpdateSlice{.unit = &unit, .steps = steps, .begin = 0, .end = kElements});
   std::size_t elements = 0;
   for (const UpdateRange& range : pair.unit.ranges) {
     elements += range.end - range.begin;
@@ -218,10 +229,11 @@ TEST(DeviceUpdates, TakeTheTimeOfTheirBytes) {
 TEST(DeviceUpdates, DoNotWaitForThePool) {
   test::OptimizerWorld world({512 * 8, 512 * 8}, 512, 2);
   SimDevice device(world.loop, {});
-  DeviceUpdates updates({.device = &device, .is_on_device = [](const void*) { return true; }});
+  DeviceUpdates updates({.device = &device});
   std::vector<CpuOptimizer::Unit> units;
   for (std::size_t u = 0; u < 2; ++u) {
-    units.push_back({.state = {world.states[u].buffers(), world.states[u].shadow(), {{0, 4096, 0}}},
+    const UpdatedUnit unit{world.states[u].buffers(), world.states[u].shadow(), {{0, 4096, 0}}};
+    units.push_back({.state = placed(u == 1 ? Place::kDevice : Place::kHost, unit),
                      .shard = world.shards[u]->address(),
                      .runner = u == 1 ? &updates : nullptr});
   }
@@ -248,7 +260,7 @@ TEST(DeviceUpdates, DoNotWaitForThePool) {
 
 TEST(DeviceUpdates, AFailingDeviceEndsTheSlice) {
   Pair pair(kCases[0]);
-  DeviceWorld world(pair, Side::kWeight, true);
+  DeviceWorld world(Side::kWeight, true);
   const UpdateStep steps[] = {UpdateStep::make(kAdamW, 1, 1.0), UpdateStep::make(kAdamW, 1, 1.0)};
   world.device->fail_copy(1);
   EXPECT_THROW(world.run(UpdatePass::kInPlace, pair, steps), DeviceError);

@@ -65,7 +65,7 @@ struct FileWorld {
   std::optional<FileIo> io;
   LayoutShard expected;
   LayoutShard got;
-  UpdatedUnit unit;
+  PlacedState unit;
   std::optional<StateFile> file;
   HostBuffer buffers{FileUpdates::kSlices * kStageBytes};
   std::optional<FileUpdates> updates;
@@ -82,11 +82,11 @@ struct FileWorld {
     const std::size_t gradients =
         round_up(kElements * bytes_of(c.types.gradient), kFileStateAlignment);
     file.emplace((ahead ? 2 * state : state) + (c.weights ? weights + gradients : 0));
-    unit = {.buffers = got.buffers, .shadow = {}, .ranges = kRanges};
+    unit = {.buffers = placed(Place::kHost, got.buffers), .shadow = {}, .ranges = kRanges};
     place_state(unit.buffers, c.types.layout, c.config, c.types.weight, kElements, file->data(),
                 kFileStateAlignment);
     if (ahead) {
-      UpdateBuffers other = got.buffers;
+      PlacedBuffers other = unit.buffers;
       place_state(other, c.types.layout, c.config, c.types.weight, kElements, file->data() + state,
                   kFileStateAlignment);
       unit.shadow = {.master = other.master, .state = {other.state[0], other.state[1]}};
@@ -115,41 +115,34 @@ struct FileWorld {
   /// Both ways between the shard's memory and the file, array by array.
   void move(bool in) {
     UpdatedUnit memory = {.buffers = got.buffers, .shadow = {}, .ranges = kRanges};
-    struct Array {
-      std::byte* at;
-      std::size_t bytes;
-    };
-    const auto arrays_of = [](UpdatedUnit& of) {
-      std::vector<Array> arrays;
-      visit_arrays(of, UpdatePass::kInPlace, [&]<class T>(T*& array, const ArrayUse& use) {
-        auto* at = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(array));
-        arrays.push_back({at, use.bytes_of(kElements)});
-      });
-      return arrays;
-    };
-    const std::vector<Array> there = arrays_of(unit);
-    const std::vector<Array> here = arrays_of(memory);
-    for (std::size_t i = 0; i < there.size(); ++i) {
-      if (!file->holds(there[i].at) || here[i].at == nullptr) {  // or a shadow
-        continue;
-      }
-      const HostBuffer copy(here[i].bytes);
-      if (in) {  // memory no longer holds the state
-        std::memcpy(copy.data(), here[i].at, here[i].bytes);
-        std::memset(here[i].at, 0xab, here[i].bytes);
-      }
-      loop.run(
-          [](StateFile* of, StateFile::Transfer transfer, bool writes) -> Task<> {
-            if (writes) {
-              co_await of->write({transfer});
-            } else {
-              co_await of->read({transfer});
-            }
-          },
-          &*file, StateFile::Transfer{there[i].at, copy.data(), here[i].bytes}, in);
-      if (!in) {
-        std::memcpy(here[i].at, copy.data(), here[i].bytes);
-      }
+    visit_arrays(
+        unit, UpdatePass::kInPlace,
+        [&]<class T>(const Placed<T>& there, const ArrayUse& use, T*& array) {
+          auto* here = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(array));
+          if (there.place() != Place::kFile || here == nullptr) {  // or a shadow
+            return;
+          }
+          move_array(Placed<const std::byte>(there), here, use.bytes_of(kElements), in);
+        },
+        memory);
+  }
+  void move_array(Placed<const std::byte> there, std::byte* here, std::size_t bytes, bool in) {
+    const HostBuffer copy(bytes);
+    if (in) {  // memory no longer holds the state
+      std::memcpy(copy.data(), here, bytes);
+      std::memset(here, 0xab, bytes);
+    }
+    loop.run(
+        [](StateFile* of, StateFile::Transfer transfer, bool writes) -> Task<> {
+          if (writes) {
+            co_await of->write({transfer});
+          } else {
+            co_await of->read({transfer});
+          }
+        },
+        &*file, StateFile::Transfer{there, copy.data(), bytes}, in);
+    if (!in) {
+      std::memcpy(here, copy.data(), bytes);
     }
   }
   /// Both slices at the same time.

@@ -20,7 +20,7 @@ class RecordingShard : public Actor<RecordingShard, AcquireUnit, ReleaseUnit, Up
                                     ParamReady, UpdateRolledBack> {
  public:
   RecordingShard() : Actor("recording shard") {}
-  std::byte* handle(AcquireUnit) { return nullptr; }
+  Placed<std::byte> handle(AcquireUnit) { return nullptr; }
   void handle(ReleaseUnit) {}
   void handle(UpdateStarts update) {
     started = update.version;
@@ -93,6 +93,9 @@ struct State {
     return {.master = shadow_master.data(),
             .state = {shadow_exp_avg.data(), shadow_exp_avg_sq.data()}};
   }
+  PlacedState unit(std::vector<UpdateRange> ranges) {
+    return placed(Place::kHost, {buffers(), shadow(), std::move(ranges)});
+  }
 };
 
 struct OptimizerWorld : World {
@@ -118,8 +121,7 @@ struct OptimizerWorld : World {
       shard->start(scope);
       states.emplace_back(sizes[u], static_cast<unsigned>(u));
       states[u].weight_is_master = weight_is_master;
-      options.units.push_back({.state = {states[u].buffers(), states[u].shadow(), ranges[u]},
-                               .shard = shard->address()});
+      options.units.push_back({.state = states[u].unit(ranges[u]), .shard = shard->address()});
       shards.push_back(std::move(shard));
     }
     optimizer = std::make_unique<CpuOptimizer>(std::move(options));

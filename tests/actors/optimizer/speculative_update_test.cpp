@@ -95,7 +95,7 @@ class SpeculativeUpdate : public ::testing::TestWithParam<Case> {
       State expected(kElements, static_cast<unsigned>(unit));
       expected.weight_is_master = GetParam().weight_is_master;
       made(expected, unit);
-      const UpdateBuffers& now = world.optimizer->state_of(unit).buffers;
+      const UpdateBuffers now = on_host(world.optimizer->state_of(unit).buffers);
       const auto array = [](const void* data) {
         const auto* values = static_cast<const float*>(data);
         return std::vector<float>(values, values + kElements);

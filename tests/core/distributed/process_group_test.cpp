@@ -237,13 +237,14 @@ TEST(ProcessGroup, RanksThatShareAGpuGoThroughHostMemory) {
     const auto backend = group.make_gpu_backend(loop, pool, device, "g0");
     auto* const staged = dynamic_cast<StagedBackend*>(backend.get());
     ASSERT_NE(staged, nullptr);
-    std::byte* const shard = staged->allocate_on_device(64);
-    std::byte* const block = staged->allocate_on_device(128);
-    std::memset(shard, group.rank() + 1, 64);  // the fake's device memory is the host's
+    const DeviceBuffer shard = device.allocate(64);
+    const DeviceBuffer block = device.allocate(128);
+    std::memset(shard.data(), group.rank() + 1, 64);  // the fake's device memory is the host's
     loop.run([](CollectiveBackend* b, GatherArguments a) -> Task<> { co_await b->all_gather(a); },
-             backend.get(), GatherArguments{shard, block, 64});
-    EXPECT_EQ(block[63], std::byte{1});
-    EXPECT_EQ(block[64], std::byte{2});
+             backend.get(),
+             GatherArguments{{Place::kDevice, shard.data()}, {Place::kDevice, block.data()}, 64});
+    EXPECT_EQ(block.data()[63], std::byte{1});
+    EXPECT_EQ(block.data()[64], std::byte{2});
   });
   EXPECT_EQ(errors, (std::vector<std::string>{"", ""}));
 }

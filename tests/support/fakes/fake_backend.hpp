@@ -50,7 +50,8 @@ class FakeBackend : public CollectiveBackend {
     log.push_back("exchange " + std::to_string(arguments.bytes));
     co_await pass(gate_reductions, under_way_reductions);
     for (std::uint32_t from = 0; from < world_ && arguments.bytes > 0; ++from) {
-      std::memcpy(arguments.all + from * arguments.bytes, arguments.mine, arguments.bytes);
+      std::memcpy(arguments.all.host() + from * arguments.bytes, arguments.mine.host(),
+                  arguments.bytes);
     }
   }
 

@@ -79,8 +79,8 @@ INSTANTIATE_TEST_SUITE_P(All, ShmReductions, ::testing::ValuesIn(all_cases()), n
 Task<> reduce_rounds(ShmRank* rank, ReduceArguments a, std::size_t elements, GradientNorm* norm,
                      bool all) {
   for (std::uint32_t round = 0; round < 2; ++round) {
-    fill_block(const_cast<std::byte*>(a.block), a.block_type, elements, rank->backend->rank(),
-               round);
+    fill_block(const_cast<std::byte*>(a.block.host()), a.block_type, elements,
+               rank->backend->rank(), round);
     a.mode = round == 0 ? AccumulateMode::kOverwrite : AccumulateMode::kAdd;
     a.want_norm = round == 1;
     *norm = all ? co_await rank->backend->all_reduce_add(a)
