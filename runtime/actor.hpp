@@ -119,10 +119,8 @@ class Actor {
 
  private:
   friend class Children;
-
   // Messages handled in a row before others on the loop get their turn.
   static constexpr int kMaxInRow = 128;
-
   struct OnStop : StopCallback {
     explicit OnStop(Actor& owner) noexcept
         : StopCallback(
@@ -149,6 +147,7 @@ class Actor {
     co_await detail::Mailbox::NotePump{*mailbox_};
     try {
       if constexpr (requires(Self& actor) { actor.on_start(); }) {
+        static_assert(std::is_void_v<decltype(self().on_start())>, "on_start() returns void");
         self().on_start();
       }
       for (int in_row = 0; !mailbox_->stopped();) {
@@ -193,6 +192,7 @@ class Actor {
     }
     std::exception_ptr closing;
     if constexpr (requires(Self& actor) { actor.on_close(); }) {
+      static_assert(std::is_void_v<decltype(self().on_close())>, "on_close() returns void");
       try {
         self().on_close();
       } catch (...) {

@@ -32,7 +32,7 @@ class Completion : private Op {
         loop_.name().c_str(),
         arrived_ || (resume_.promise == nullptr && !completed_.load(std::memory_order_relaxed)),
         "a completion on this loop died before it was awaited");
-    if (resume_.promise == nullptr && outcome_.failed()) {
+    if (!taken_ && outcome_.failed()) {
       detail::report_unseen("completion on loop", loop_.name().c_str(), outcome_.error());
     }
   }
@@ -61,15 +61,18 @@ class Completion : private Op {
   bool await_ready() const noexcept { return arrived_; }
   template <class Promise>
   void await_suspend(std::coroutine_handle<Promise> coroutine) noexcept {
-    TANDEM_CHECK_FOR(loop_.name().c_str(), resume_.promise == nullptr,
-                     "a completion is awaited once");
+    TANDEM_CHECK_FOR(loop_.name().c_str(), resume_.promise == nullptr, kAwaitedOnce);
     TANDEM_CHECK_FOR(loop_.name().c_str(), EventLoop::current_or_null() == &loop_,
                      "a completion is awaited on the loop that it was made for");
     resume_.set(coroutine);
   }
-  T await_resume() { return outcome_.take(); }
+  T await_resume() {
+    TANDEM_CHECK_FOR(loop_.name().c_str(), !std::exchange(taken_, true), kAwaitedOnce);
+    return outcome_.take();
+  }
 
  private:
+  static constexpr const char* kAwaitedOnce = "a completion is awaited once";
   void begin() noexcept {
     TANDEM_CHECK_FOR(loop_.name().c_str(), !completed_.exchange(true, std::memory_order_relaxed),
                      "a completion on this loop is completed once");
@@ -87,6 +90,7 @@ class Completion : private Op {
   detail::ResumeOp resume_;
   std::atomic<bool> completed_{false};
   bool arrived_ = false;
+  bool taken_ = false;  // its result
 };
 
 }  // namespace tandem

@@ -78,6 +78,8 @@ class CpuPool {
   /// coroutine's frame; it is called by several threads at a time.
   template <std::invocable<std::size_t> Fn>
   [[nodiscard]] auto for_chunks(std::size_t count, Fn fn, ChunkLabel label = {}) {
+    static_assert(!AnyTask<std::invoke_result_t<Fn&, std::size_t>>,
+                  "a pool runs plain functions: a Task runs on the loop");
     return ChunksAwaiter<Fn>(*this, count, std::move(fn), label);
   }
 

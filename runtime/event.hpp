@@ -33,6 +33,8 @@ class Event {
   void set() noexcept;
   void reset() noexcept { set_ = false; }
   [[nodiscard]] bool is_set() const noexcept { return set_; }
+  /// Internal: for an event whose coroutines never go on.
+  void forget_all() noexcept { first_ = last_ = nullptr; }
 
   [[nodiscard]] Awaiter wait(StopToken stop = {}) noexcept;
   Awaiter operator co_await() noexcept;

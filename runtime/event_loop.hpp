@@ -28,6 +28,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include <asio/executor_work_guard.hpp>
@@ -138,6 +139,8 @@ class EventLoop {
   /// loop is destroyed first, the destructor calls it.
   template <std::invocable Function>
   void post(Function function) {
+    static_assert(!AnyTask<std::invoke_result_t<Function&>>,
+                  "a Task that a posted function returns would never run: scope.spawn() it");
     post_from_any_thread(*new FunctionOp<Function>(*this, std::move(function)));
   }
 

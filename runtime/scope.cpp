@@ -28,11 +28,15 @@ Scope::~Scope() {
     next_on_loop_->link_on_loop_ = link_on_loop_;
   }
   TANDEM_CHECK_FOR(name_, running() == 0 || given_up,
-                   "a scope died before its tasks: co_await scope.join() first");
+                   std::uncaught_exceptions() > exceptions_
+                       ? "a scope died before its tasks, because an exception passed: in a "
+                         "coroutine, with_scope() waits for them"
+                       : "a scope died before its tasks: co_await scope.join() first");
   while (!owned_.empty()) {
     owned_.pop_back();
   }
   if (given_up) {
+    empty_.forget_all();
     stop_.forget_all();
   }
 }

@@ -5,8 +5,8 @@
 // If the Spawned is destroyed without having been asked for the result, the failure is reported
 // (runtime/report.hpp).
 // Thread rule: the loop's thread.
-// Cancel rule: result(stop) ends with Stopped, and the task goes on. The scope's stop reaches the
-// task.
+// Cancel rule: result(stop) ends with Stopped, and the task goes on. A result that meets the stop
+// is kept for the next result(). The scope's stop reaches the task.
 //
 //   Spawned<int> answer = spawn_result(scope, "answer", &compute, 42);
 //   ...   // meanwhile
@@ -78,7 +78,8 @@ class [[nodiscard("it holds the task's result; scope.spawn() is for tasks withou
 
  private:
   static Task<T> take(std::shared_ptr<detail::SpawnedState<T>> state, StopToken stop) {
-    co_await state->done.wait(std::move(stop));
+    co_await state->done.wait(stop);
+    stop.throw_if_stopped();
     TANDEM_CHECK_FOR(state->name, !std::exchange(state->taken, true),
                      "the result of a spawned task is taken once");
     co_return state->outcome.take();

@@ -31,8 +31,17 @@ void EventFd::notify(std::uint64_t times) noexcept {
 }
 
 Task<std::uint64_t> EventFd::wait(StopToken stop) {
-  std::uint64_t count = 0;
-  co_await stream_.async_read_some(asio::buffer(&count, sizeof count), use_task(stop));
+  TANDEM_CHECK_FOR(loop_.name().c_str(), EventLoop::current_or_null() == &loop_,
+                   "an EventFd is awaited on the loop that it was made for");
+  stop.throw_if_stopped();
+  std::uint64_t count = std::exchange(kept_, 0);
+  if (count == 0) {
+    co_await stream_.async_read_some(asio::buffer(&count, sizeof count), use_task(stop));
+    if (stop.stop_requested()) {
+      kept_ = count;
+      throw Stopped();
+    }
+  }
   co_return count;
 }
 

@@ -21,7 +21,7 @@ class EventFd {
  public:
   explicit EventFd(EventLoop& loop);
   /// Takes over an existing eventfd, which the object closes.
-  EventFd(EventLoop& loop, int descriptor) : stream_(loop.reactor(), descriptor) {}
+  EventFd(EventLoop& loop, int descriptor) : loop_(loop), stream_(loop.reactor(), descriptor) {}
 
   /// Wakes the coroutine that waits. Never blocks, never fails; safe in a signal handler.
   void notify(std::uint64_t times = 1) noexcept;
@@ -32,7 +32,9 @@ class EventFd {
   [[nodiscard]] int descriptor() { return stream_.native_handle(); }
 
  private:
+  EventLoop& loop_;
   asio::posix::stream_descriptor stream_;
+  std::uint64_t kept_ = 0;  // notifications that met a stop
 };
 
 }  // namespace tandem

@@ -93,7 +93,7 @@ class Blocked {
 }  // namespace
 
 Signals::Signals(EventLoop& loop, std::initializer_list<int> numbers)
-    : set_(with_own_pipe(loop.reactor())), forks_(all_handled().forks) {
+    : loop_(loop), set_(with_own_pipe(loop.reactor())), forks_(all_handled().forks) {
   try {
     for (const int number : numbers) {
       if (std::ranges::find(numbers_, number) == numbers_.end()) {
@@ -112,6 +112,24 @@ Signals::~Signals() {
   for (const int number : numbers_) {
     remove(number);
   }
+}
+
+Task<int> Signals::wait(StopToken stop) {
+  TANDEM_CHECK_FOR(loop_.name().c_str(), EventLoop::current_or_null() == &loop_,
+                   "a Signals is awaited on the loop that it was made for");
+  stop.throw_if_stopped();
+  int number = 0;
+  if (kept_.empty()) {
+    number = co_await set_.async_wait(use_task(stop));
+    if (stop.stop_requested()) {
+      kept_.push_back(number);
+      throw Stopped();
+    }
+  } else {
+    number = kept_.front();
+    kept_.pop_front();
+  }
+  co_return number;
 }
 
 void Signals::add(int number) {

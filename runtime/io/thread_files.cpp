@@ -135,22 +135,43 @@ class ThreadFiles::AtPipe {
 
 namespace {
 
-constexpr int kInterruption = SIGURG;
 constexpr long kInterruptEveryNs = 10'000'000;
 
-// A handler that does nothing, so that the signal ends a system call (EINTR).
-void handle_interruption() noexcept {
-  static const bool done = [] {
-    struct sigaction now = {};
-    if (::sigaction(kInterruption, nullptr, &now) == 0 && (now.sa_flags & SA_SIGINFO) == 0 &&
-        (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN)) {
-      struct sigaction nothing = {};
-      nothing.sa_handler = [](int) {};
-      ::sigaction(kInterruption, &nothing, nullptr);
-    }
-    return true;
-  }();
-  static_cast<void>(done);
+// The handler of the signal that interrupts: a signal that is handled ends a system call (EINTR).
+void do_nothing(int /*signal*/) {}
+
+// Handles `signal` by do_nothing(); returns false if the program handles it.
+bool take_signal(int signal) noexcept {
+  struct sigaction now = {};
+  if (::sigaction(signal, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0) {
+    return false;
+  }
+  if (now.sa_handler == SIG_DFL || now.sa_handler == SIG_IGN) {
+    struct sigaction nothing = {};
+    nothing.sa_handler = &do_nothing;
+    return ::sigaction(signal, &nothing, nullptr) == 0;
+  }
+  return now.sa_handler == &do_nothing;
+}
+
+// SIGURG, or the last real-time signal that the program does not handle. (A handler of the program
+// may let the call go on, with SA_RESTART.)
+int interruption() noexcept {
+  int signal = SIGURG;
+  for (int next = SIGRTMAX; !take_signal(signal) && next >= SIGRTMIN; --next) {
+    signal = next;
+  }
+  return signal;
+}
+
+// A thread has its maker's mask, and a program may block all signals.
+int unblock_interruption() noexcept {
+  const int signal = interruption();
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, signal);
+  ::pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  return signal;
 }
 
 // As the system calls do: -1, and why in errno.
@@ -227,11 +248,15 @@ unsigned open_mode(const FileRequest& request) noexcept {
   return is_private ? 0600 : 0666;
 }
 
-ThreadFiles::ThreadFiles(EventLoop& loop, int threads, const std::string& name)
-    : loop_(loop), name_(name) {
+void ThreadFiles::check_threads(int threads, const std::string& name) {
   if (threads < 1) {
     throw user_error("io", "{}: {} threads; file operations need one at least", name, threads);
   }
+}
+
+ThreadFiles::ThreadFiles(EventLoop& loop, int threads, const std::string& name)
+    : loop_(loop), name_(name) {
+  check_threads(threads, name);
   try {
     const std::lock_guard lock(mutex_);
     for (int i = 0; i < threads; ++i) {
@@ -313,11 +338,17 @@ void ThreadFiles::cancel(FileOp& op) noexcept {
 
 // One signal could come just before the call that it is to interrupt.
 void ThreadFiles::interrupt(Worker& worker) noexcept {
-  handle_interruption();
+  // The program may handle the signal since the thread began.
+  if (const int signal = interruption(); signal != worker.signal) {
+    worker.signal = signal;
+    if (std::exchange(worker.has_timer, false)) {
+      ::timer_delete(worker.timer);
+    }
+  }
   if (!worker.has_timer) {
     sigevent event{};
     event.sigev_notify = SIGEV_THREAD_ID;
-    event.sigev_signo = kInterruption;
+    event.sigev_signo = worker.signal;
     event._sigev_un._tid = worker.thread_id;
     worker.has_timer = ::timer_create(CLOCK_MONOTONIC, &event, &worker.timer) == 0;
   }
@@ -346,8 +377,10 @@ std::int64_t ThreadFiles::call(FileOp& op) noexcept {
 void ThreadFiles::work(const std::string& name, Worker& worker) {
   thread::set_name(name);
   t_files = this;
+  const int signal = unblock_interruption();
   std::unique_lock lock(mutex_);
   worker.thread_id = ::gettid();
+  worker.signal = signal;
   for (;;) {
     work_there_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     FileOp* op = queue_.pop();

@@ -5,9 +5,10 @@
 // threads wait for pipes, one more is started, up to kThreadsMost.
 // Thread rule: the loop's thread, like every FileBackend.
 // Cancel rule: a queued operation leaves the queue at once. A call that runs is interrupted by a
-// signal (SIGURG, if the program does not handle it), again and again until it returns. That ends
-// an open() of a FIFO that has no writer, and a read from a FIFO. A call that the kernel does not
-// interrupt, as most calls on a disk, is awaited.
+// signal (SIGURG, or a real-time one if the program handles SIGURG), again and again until it
+// returns. The threads do not block it, whatever the program blocks. That ends an open() of a FIFO
+// that has no writer, and a read from a FIFO. A call that the kernel does not interrupt, as most
+// calls on a disk, is awaited.
 #pragma once
 
 #include <condition_variable>
@@ -43,6 +44,8 @@ class ThreadFiles final : public FileBackend {
     return queue_.empty();
   }
 
+  /// Throws Error if `threads` is less than one.
+  static void check_threads(int threads, const std::string& name);
   /// Does the op's call on the calling thread, and returns its outcome.
   static std::int64_t call(FileOp& op) noexcept;
 
@@ -50,6 +53,7 @@ class ThreadFiles final : public FileBackend {
   // The work of a thread; under the mutex.
   struct Worker {
     pid_t thread_id = 0;
+    int signal = 0;  // that interrupts it
     FileOp* running = nullptr;
     bool interrupted = false;  // its timer sends signals
     bool has_timer = false;

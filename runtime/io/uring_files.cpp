@@ -66,6 +66,7 @@ void prepare(io_uring_sqe* entry, const FileOp& op) noexcept {
 class UringFiles final : public FileBackend, private Poller {
  public:
   UringFiles(EventLoop& loop, UringOptions options) : loop_(loop), options_(std::move(options)) {
+    ThreadFiles::check_threads(options_.threads, options_.name);
     make_ring();
     submit_round_ = new SubmitRound(*this);
   }
@@ -83,7 +84,12 @@ class UringFiles final : public FileBackend, private Poller {
 
   void submit(FileOp& op) noexcept override {
     if (!ring_->can_do(opcode_of(op.request.kind))) {
-      threads().submit(op);
+      try {
+        threads().submit(op);
+      } catch (...) {  // no thread can be made now: FileOp tries again, and says so in the end
+        op.outcome = -EAGAIN;
+        loop_.post(op);
+      }
       return;
     }
     if (idle()) {
@@ -96,7 +102,9 @@ class UringFiles final : public FileBackend, private Poller {
 
   void cancel(FileOp& op) noexcept override {
     if (!ring_->can_do(opcode_of(op.request.kind))) {
-      threads().cancel(op);
+      if (threads_ != nullptr) {
+        threads_->cancel(op);
+      }
     } else if (op.queued) {
       op.queued = false;
       waiting_.take_out(op);

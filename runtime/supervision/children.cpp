@@ -45,7 +45,10 @@ Children::~Children() {
   if (running_ != 0 && scope_->loop().is_given_up()) {  // none of them goes on
     for (const auto& child : children_) {
       child->mailbox->end();
+      child->remade.forget_all();
     }
+    none_restarts_.forget_all();
+    stop_->forget_all();
     return;
   }
   TANDEM_CHECK_EQ(running_, 0U,

@@ -1,16 +1,19 @@
 #include "runtime/supervision/describe.hpp"
 
 #include <algorithm>
+#include <initializer_list>
+#include <optional>
 #include <ranges>
+#include <utility>
 #include <vector>
 
-#include <asio/signal_set.hpp>
 #include <fmt/format.h>
 
 #include "runtime/detail/await_chain.hpp"
 #include "runtime/detail/mailbox/ask_table.hpp"
 #include "runtime/detail/mailbox/mailbox.hpp"
 #include "runtime/flight.hpp"
+#include "runtime/io/signals.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/util/json_writer.hpp"
 
@@ -124,14 +127,16 @@ void request_dump(EventLoop& loop, std::FILE* out) {
 // Held by the DumpOnSignal that installed it and by the wait under way, which may end later.
 struct DumpOnSignal::Signals {
   Signals(EventLoop& loop_in, int signal, std::string file_in)
-      : loop(loop_in), set(loop_in.reactor(), signal), file(std::move(file_in)) {}
+      : loop(loop_in),
+        set(std::in_place, loop_in, std::initializer_list<int>{signal}),
+        file(std::move(file_in)) {}
   EventLoop& loop;
-  asio::signal_set set;
+  std::optional<tandem::Signals> set;  // until the DumpOnSignal ends
   std::string file;
 
   static void wait(const std::shared_ptr<Signals>& self) {
-    self->set.async_wait([self](const asio::error_code& error, int) {
-      if (!error) {
+    self->set->async_wait([self](const asio::error_code& error, int) {
+      if (!error && self->set) {
         dump(self->loop, stderr);
         if (std::FILE* out = self->file.empty() ? nullptr : std::fopen(self->file.c_str(), "ae")) {
           dump(self->loop, out);
@@ -148,10 +153,6 @@ DumpOnSignal::DumpOnSignal(EventLoop& loop, int signal, std::string file)
   Signals::wait(signals_);
 }
 
-DumpOnSignal::~DumpOnSignal() {
-  asio::error_code ignored;
-  signals_->set.clear(ignored);
-  signals_->set.cancel(ignored);
-}
+DumpOnSignal::~DumpOnSignal() { signals_->set.reset(); }
 
 }  // namespace tandem

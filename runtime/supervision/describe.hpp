@@ -37,7 +37,8 @@ void request_dump(EventLoop& loop, std::FILE* out = stderr);
 
 /// While it lives, `signal` (Ctrl-\ by default) prints describe_tasks(loop) to stderr instead of
 /// ending the process, and appends it to `file` (empty: none; a file that cannot be opened is
-/// ignored). The loop's thread (or the owner's while the loop does not run).
+/// ignored). Then the program's former handling is in place again. The loop's thread (or the
+/// owner's while the loop does not run).
 class DumpOnSignal {
  public:
   explicit DumpOnSignal(EventLoop& loop, int signal = SIGQUIT, std::string file = {});

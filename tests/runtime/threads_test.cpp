@@ -196,6 +196,29 @@ TEST(CpuPool, ServesManyJobsAtOnce) {
   EXPECT_EQ(sum.load(), 200 * 5 * 7);
 }
 
+TEST(Threads, DoWhatTheyWereGivenBeforeTheyDie) {
+  EventLoop loop;
+  Scope scope(loop);
+  std::atomic<int> done{0};
+  {
+    CpuPool pool(loop, {.threads = 1});
+    ComputeLane lane(loop);
+    const auto work = [](auto* on, std::atomic<int>* count) -> Task<> {
+      co_await on->run([count] {
+        std::this_thread::sleep_for(1ms);
+        ++*count;
+      });
+    };
+    for (int i = 0; i < 10; ++i) {
+      scope.spawn("pool", work, &pool, &done);
+      scope.spawn("lane", work, &lane, &done);
+    }
+    loop.run([]() -> Task<> { co_await yield(); });  // all are queued
+  }
+  EXPECT_EQ(done, 20);
+  loop.run(&Scope::join, &scope);
+}
+
 TEST(CpuPool, RunGivesValuesAndExceptionsBack) {
   EventLoop loop;
   CpuPool pool(loop, {.threads = 1, .background = true});

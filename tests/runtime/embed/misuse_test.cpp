@@ -93,6 +93,18 @@ TEST_F(MisuseDeathTest, ACompletionIsAwaitedOnceAndOnItsLoop) {
       "home: a completion is awaited once");
   EXPECT_DEATH(
       {
+        EventLoop loop({.name = "home"});
+        loop.run([]() -> Task<> {
+          Completion<int> arrived(EventLoop::current());
+          arrived.set_value(1);
+          co_await sleep_for(2ms);
+          (void)co_await arrived;
+          (void)co_await arrived;
+        });
+      },
+      "home: a completion is awaited once");
+  EXPECT_DEATH(
+      {
         EventLoop home({.name = "home"});
         Completion<int> never(home);
         EventLoop loop;

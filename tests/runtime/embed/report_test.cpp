@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/channel.hpp"
+#include "runtime/completion.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
 #include "runtime/util/check.hpp"
@@ -108,6 +109,21 @@ TEST_F(Report, ATaskThatEndsSoonAfterItsDeadlineIsNotReported) {
       []() -> Task<> { co_await with_deadline(1h, []() -> Task<> { co_await sleep_for(1min); }); });
   EXPECT_TRUE(g_said.empty());
   EXPECT_EQ(loop.armed_timers(), 0U);
+}
+
+TEST_F(Report, AnErrorOfACompletionIsReportedUnlessItWasTaken) {
+  const auto fail = [](bool takes) -> Task<> {
+    Completion<int> arrived(EventLoop::current());
+    arrived.set_error(std::make_exception_ptr(std::runtime_error("out of paper")));
+    co_await sleep_for(1s);
+    if (takes) {
+      EXPECT_THROW((void)co_await arrived, std::runtime_error);
+    }
+  };
+  loop.run(fail, true);
+  EXPECT_TRUE(g_said.empty());
+  loop.run(fail, false);
+  EXPECT_THAT(g_said, ElementsAre(HasSubstr("out of paper")));
 }
 
 // ---- names

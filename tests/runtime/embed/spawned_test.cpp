@@ -11,6 +11,7 @@
 #include "runtime/report.hpp"
 #include "runtime/semaphore.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/with_deadline.hpp"
 #include "tests/runtime/embed/report_fixture.hpp"
 #include "tests/support/throws_error.hpp"
 
@@ -93,6 +94,22 @@ TEST_F(SpawnedTest, AStopEndsTheWaitAndNotTheTask) {
                Stopped);
   EXPECT_EQ(loop.run([](Spawned<int>* s) -> Task<int> { co_return co_await s->result(); }, &slow),
             7);
+  loop.run(&Scope::join, &scope);
+}
+
+TEST_F(SpawnedTest, AResultThatMeetsADeadlineIsKept) {
+  Scope scope(loop);
+  Spawned<int> soon = spawn_result(scope, "soon", &after, Duration(1s), 7);
+  const auto ask = [](Spawned<int>* from) -> Task<int> {
+    co_return co_await from->result(co_await current_stop_token());
+  };
+  EXPECT_THROW(
+      loop.run([](Spawned<int>* from,
+                  auto asks) -> Task<int> { co_return co_await with_deadline(1s, asks, from); },
+               &soon, ask),
+      DeadlineExceeded);
+  EXPECT_TRUE(soon.done());  // in the same turn
+  EXPECT_EQ(loop.run(ask, &soon), 7);
   loop.run(&Scope::join, &scope);
 }
 

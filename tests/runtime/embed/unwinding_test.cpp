@@ -25,6 +25,15 @@ struct Quick : Actor<Quick, Job> {
 struct Busy : Actor<Busy, Job> {
   Task<> handle(Job) { co_await sleep_for(1h, co_await current_stop_token()); }
 };
+struct Size {
+  using Reply = int;
+};
+struct Slow : Actor<Slow, Size> {
+  Task<int> handle(Size) {
+    co_await sleep_for(1h, co_await current_stop_token());
+    co_return 1;
+  }
+};
 struct Farm : Actor<Farm, Job> {
   void on_start() { child = children.start<Busy>(); }
   Task<> handle(Job m) { co_await child.send(m); }
@@ -71,6 +80,25 @@ TEST(Unwinding, EndsAParentAndItsChildren) {
     Farm farm;
     farm.start(scope);
     (void)farm.address().try_send(Job{1});
+    loop.run(&fail_soon);
+  });
+}
+
+// Waits for its child in its handler.
+struct Asking : Actor<Asking, Job> {
+  void on_start() { child = children.start<Slow>(); }
+  Task<> handle(Job) { (void)co_await child.ask(Size{}); }
+  Children children{*this};
+  Slow::AddressType child;
+};
+
+TEST(Unwinding, LeavesAParentWhoseHandlerWaitsForItsChild) {
+  expect_cause([] {
+    EventLoop loop;
+    Scope scope(loop);
+    Asking parent;
+    parent.start(scope);
+    (void)parent.address().try_send(Job{1});
     loop.run(&fail_soon);
   });
 }

@@ -1,19 +1,24 @@
 // File operations that are left on their way where they may not be are refused in words, in release
 // builds too.
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "runtime/event_loop.hpp"
 #include "runtime/io/file_io.hpp"
 #include "runtime/scope.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/util/build.hpp"
 
 namespace tandem {
 namespace {
@@ -70,6 +75,33 @@ TEST_F(FileChecksDeathTest, TheyEndBeforeTheirFileIo) {
         },
         "file operations outlive their FileIo");
   }
+}
+
+// Leaves no address space for the stack of a further thread, and opens a file, which takes one.
+[[noreturn]] void open_without_threads(const std::string& path) {
+  EventLoop loop;
+  FileIo io(loop, {.backend = FileIo::Backend::kUring});
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  statm >> pages;
+  const rlim_t bytes = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (1U << 20);
+  const rlimit limit{bytes, bytes};
+  ::setrlimit(RLIMIT_AS, &limit);
+  try {
+    loop.run([](FileIo* files,
+                std::string at) -> Task<> { (void)co_await files->open(at, OpenMode::kRead); },
+             &io, path);
+  } catch (const FileError& error) {
+    ::_exit(error.error_number() == EAGAIN ? 0 : 1);
+  }
+  ::_exit(2);
+}
+
+TEST_F(FileChecksDeathTest, AThreadThatCannotBeMadeIsAnErrorOfTheCall) {
+  if (kAddressSanitizer || kThreadSanitizer) {
+    GTEST_SKIP() << "the sanitizer needs address space of its own";
+  }
+  EXPECT_EXIT(open_without_threads(folder + "/pipe"), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

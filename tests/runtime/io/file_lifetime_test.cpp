@@ -1,4 +1,6 @@
 // A file object that dies while its operations are on their way; pipes; and opens that block.
+#include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -114,17 +116,49 @@ TEST_P(FileLifetime, APipeIsReadToItsEnd) {
   writer.join();
 }
 
-TEST_P(FileLifetime, AnOpenThatBlocksIsStopped) {
-  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
-  const auto open_it = [](FileIo* files, std::string path) -> Task<> {
-    const IoFile file = co_await files->open(path, OpenMode::kRead, co_await current_stop_token());
+void stop_an_open(EventLoop& loop, FileIo& io, const std::string& path) {
+  const auto open_it = [](FileIo* files, std::string pipe) -> Task<> {
+    const IoFile file = co_await files->open(pipe, OpenMode::kRead, co_await current_stop_token());
     co_await sleep_for(1h, co_await current_stop_token());
   };
   EXPECT_THROW(
-      loop.run([](FileIo* files, std::string path,
-                  auto open) -> Task<> { co_await with_deadline(20ms, open, files, path); },
-               &io, at("pipe"), open_it),
+      loop.run([](FileIo* files, std::string pipe,
+                  auto open) -> Task<> { co_await with_deadline(20ms, open, files, pipe); },
+               &io, path, open_it),
       DeadlineExceeded);
+}
+
+TEST_P(FileLifetime, AnOpenThatBlocksIsStopped) {
+  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
+  stop_an_open(loop, io, at("pipe"));
+}
+
+TEST_P(FileLifetime, AnOpenIsStoppedInAProgramThatBlocksAllSignals) {
+  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, &before);
+  {
+    FileIo files(loop, {.backend = GetParam()});
+    stop_an_open(loop, files, at("pipe"));
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+TEST_P(FileLifetime, AnOpenIsStoppedInAProgramThatHandlesTheSignal) {
+  ASSERT_EQ(::mkfifo(at("pipe").c_str(), 0600), 0);
+  FileIo files(loop, {.backend = GetParam()});
+  stop_an_open(loop, files, at("pipe"));
+  static std::atomic<int> handled{0};
+  struct sigaction before = {};
+  struct sigaction ours = {};
+  ours.sa_handler = [](int) { ++handled; };
+  ours.sa_flags = SA_RESTART;
+  ::sigaction(SIGURG, &ours, &before);
+  stop_an_open(loop, files, at("pipe"));
+  ::sigaction(SIGURG, &before, nullptr);
+  EXPECT_EQ(handled, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(BackEnds, FileLifetime,

@@ -17,8 +17,10 @@
 #include "runtime/cpu_pool.hpp"
 #include "runtime/io/event_fd.hpp"
 #include "runtime/io/file_io.hpp"
+#include "runtime/scope.hpp"
 #include "runtime/semaphore.hpp"
 #include "runtime/sleep.hpp"
+#include "runtime/supervision/describe.hpp"
 #include "runtime/supervision/status_server.hpp"
 #include "runtime/with_deadline.hpp"
 
@@ -70,6 +72,82 @@ TEST(SignalsLeft, AHandlerThatTheProgramSetMeanwhileStays) {
   ::raise(SIGUSR1);
   EXPECT_EQ(handled, 1);
   std::signal(SIGUSR1, SIG_DFL);
+}
+
+TEST(SignalsLeft, AHandlerIsPutBackAfterADump) {
+  std::signal(SIGUSR1, &handle_signal);
+  handled = 0;
+  EventLoop loop;
+  {
+    const DumpOnSignal dump(loop, SIGUSR1);
+  }
+  ::raise(SIGUSR1);
+  EXPECT_EQ(handled, 1);
+  std::signal(SIGUSR1, SIG_DFL);
+}
+
+// Waits until something has come, is asked to stop before its turn, and waits again.
+template <class Source, class Wait>
+Task<> meet_a_stop(Source* source, Wait wait, void (*come)(Source* source)) {
+  EventLoop& loop = EventLoop::current();
+  StopSource stop;
+  co_await with_scope(
+      [](Scope& scope, Source* from, Wait wait_for, StopSource* stopped, EventLoop* on,
+         void (*comes)(Source*)) -> Task<> {
+        scope.spawn(
+            "waits",
+            [](Source* it, Wait f, StopToken token) -> Task<> {
+              EXPECT_THROW((void)co_await f(it, token), Stopped);
+            },
+            from, wait_for, stopped->token());
+        co_await yield();
+        comes(from);
+        on->reactor().restart();
+        on->reactor().poll();
+        stopped->request_stop();
+      },
+      source, wait, &stop, &loop, come);
+  EXPECT_NE(co_await with_deadline(10s, wait, source, StopToken()), 0U);
+}
+
+TEST(MeetsAStop, ASignalIsKept) {
+  EventLoop loop;
+  Signals signals(loop, {SIGUSR1});
+  const auto wait = [](Signals* on, StopToken stop) -> Task<unsigned> {
+    co_return static_cast<unsigned>(co_await on->wait(std::move(stop)));
+  };
+  loop.run(
+      &meet_a_stop<Signals, decltype(wait)>, &signals, wait,
+      +[](Signals* /*on*/) { ::raise(SIGUSR1); });
+}
+
+TEST(MeetsAStop, ANotificationIsKept) {
+  EventLoop loop;
+  EventFd bell(loop);
+  const auto wait = [](EventFd* on, StopToken stop) -> Task<std::uint64_t> {
+    co_return co_await on->wait(std::move(stop));
+  };
+  loop.run(&meet_a_stop<EventFd, decltype(wait)>, &bell, wait, +[](EventFd* on) { on->notify(); });
+}
+
+TEST(SourceDeathTest, IsAwaitedOnItsLoop) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        EventLoop home({.name = "home"});
+        Signals signals(home, {SIGUSR1});
+        EventLoop mine;
+        mine.run([](Signals* of) -> Task<> { (void)co_await of->wait(); }, &signals);
+      },
+      "home: a Signals is awaited on the loop that it was made for");
+  EXPECT_DEATH(
+      {
+        EventLoop home({.name = "home"});
+        EventFd bell(home);
+        EventLoop mine;
+        mine.run([](EventFd* of) -> Task<> { (void)co_await of->wait(); }, &bell);
+      },
+      "home: an EventFd is awaited on the loop that it was made for");
 }
 
 // Counts this process's descriptors that an executed program would inherit, without the first
@@ -125,6 +203,19 @@ Task<int> next_of(Signals* signals) {
   ::_exit(7);
 }
 
+[[noreturn]] void dump_in_child(int ready) {
+  EventLoop loop;
+  loop.run(
+      [](int say) -> Task<> {
+        const DumpOnSignal dump(EventLoop::current(), SIGTERM);
+        EXPECT_EQ(::write(say, "r", 1), 1);
+        co_await sleep_for(100ms);
+      },
+      ready);
+  ::raise(SIGTERM);
+  ::_exit(8);
+}
+
 [[noreturn]] void idle_in_child(int ready) {
   EXPECT_EQ(::write(ready, "r", 1), 1);
   ::sleep(10);
@@ -167,6 +258,7 @@ TEST_P(SignalsOfAChild, AreItsOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Fork, SignalsOfAChild,
                          testing::Values(ChildCase{"idle", &idle_in_child},
+                                         ChildCase{"dumps", &dump_in_child},
                                          ChildCase{"waits", &wait_in_child}),
                          [](const auto& one) { return std::string(one.param.name); });
 
@@ -187,6 +279,7 @@ TEST(ZeroOfAnything, IsAnErrorThatCanBeCaught) {
   EXPECT_THROW(CpuPool(loop, {.threads = 0}), Error);
   EXPECT_THROW(FileIo(loop, {.backend = FileIo::Backend::kThreads, .threads = 0}), Error);
   EXPECT_THROW(FileIo(loop, {.backend = FileIo::Backend::kUring, .ring_entries = 0}), Error);
+  EXPECT_THROW(FileIo(loop, {.backend = FileIo::Backend::kUring, .threads = 0}), Error);
   EXPECT_THROW((void)Semaphore(0).try_acquire(), Error);
   EXPECT_THROW((void)Semaphore(2).try_acquire(3), Error);
   EXPECT_THROW(loop.run([]() -> Task<> {
