@@ -1,6 +1,6 @@
 """The model's tokenizer: tokenizer.json as the `tokenizers` library reads it, with what tokenizer_config.json and
 special_tokens_map.json add to it in Transformers. The engine's own reader agrees with it id for id
-(models/io/tokenizer/tokenizer_extras.cpp)."""
+(models/io/tokenizer/tokenizer_files.cpp)."""
 
 import json
 
