@@ -116,6 +116,10 @@ FileIo::Choice FileIo::choose() {
 
 std::unique_ptr<FileBackend> FileIo::make_backend(EventLoop& loop, const Options& options,
                                                   std::string* why) {
+  detail::ThreadFiles::check_threads(options.threads, options.name);
+  if (options.ring_entries == 0 && options.backend != Backend::kThreads) {
+    throw user_error("io", "{}: a ring of 0 entries; give it one at least", options.name);
+  }
   const auto uring = [&] {
     return detail::make_uring_files(
         loop, {.entries = options.ring_entries, .threads = options.threads, .name = options.name});

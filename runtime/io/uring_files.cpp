@@ -66,7 +66,6 @@ void prepare(io_uring_sqe* entry, const FileOp& op) noexcept {
 class UringFiles final : public FileBackend, private Poller {
  public:
   UringFiles(EventLoop& loop, UringOptions options) : loop_(loop), options_(std::move(options)) {
-    ThreadFiles::check_threads(options_.threads, options_.name);
     make_ring();
     submit_round_ = new SubmitRound(*this);
   }
@@ -137,9 +136,6 @@ class UringFiles final : public FileBackend, private Poller {
 
   void make_ring() {
     wake_.reset();
-    if (options_.entries == 0) {
-      throw user_error("io", "{}: a ring of 0 entries; give it one at least", options_.name);
-    }
     // The kernel gives a closed ring's locked memory back a moment later, by a thread of its own.
     constexpr int kTries = 100;
     const bool had_one = std::exchange(ring_, nullptr) != nullptr;

@@ -279,7 +279,8 @@ TEST(ZeroOfAnything, IsAnErrorThatCanBeCaught) {
   EXPECT_THROW(CpuPool(loop, {.threads = 0}), Error);
   EXPECT_THROW(FileIo(loop, {.backend = FileIo::Backend::kThreads, .threads = 0}), Error);
   EXPECT_THROW(FileIo(loop, {.backend = FileIo::Backend::kUring, .ring_entries = 0}), Error);
-  EXPECT_THROW(FileIo(loop, {.backend = FileIo::Backend::kUring, .threads = 0}), Error);
+  EXPECT_THROW(FileIo(loop, {.ring_entries = 0}), Error);
+  EXPECT_THROW(FileIo(loop, {.threads = 0}), Error);
   EXPECT_THROW((void)Semaphore(0).try_acquire(), Error);
   EXPECT_THROW((void)Semaphore(2).try_acquire(3), Error);
   EXPECT_THROW(loop.run([]() -> Task<> {
