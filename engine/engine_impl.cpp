@@ -71,9 +71,7 @@ CorePlan cores_of(const Config& config, const EngineOptions& options,
 /// Completes the options, by the plan that comes with them or by one made here; gives the config
 /// back. Throws DoesNotFit.
 Config planned(InitializeArgs& arguments, Config config, Communicator& communicator) {
-  if (arguments.options.device == DeviceKind::kCuda && !arguments.options.open_gpu) {
-    arguments.options.open_gpu = &open_gpu;
-  }
+  arguments.options = with_gpu(std::move(arguments.options));
   if (!arguments.plan && !arguments.options.plans_run) {
     arguments.options = place_as_asked(arguments.model, config, std::move(arguments.options));
     return config;
@@ -88,7 +86,7 @@ Config planned(InitializeArgs& arguments, Config config, Communicator& communica
     arguments.plan = plan_run(arguments.model, config, arguments.options, batch, {}, communicator);
   }
   arguments.plan->require_fit();
-  arguments.options = std::move(arguments.plan->options);
+  arguments.options = with_gpu(std::move(arguments.plan->options));
   return config;
 }
 

@@ -30,7 +30,7 @@ constexpr std::uint64_t kMostConfigBytes = 4u << 20;
 constexpr std::string_view kTiedHead = "lm_head.weight";
 constexpr std::string_view kPeftVersion = "0.21.2";  // whose files these are like
 
-// Initialisations that leave the base's weights alone.
+// Initialisations that leave the base's weights alone, and whose B A is zero.
 constexpr std::array<std::string_view, 3> kPlainInits = {"gaussian", "eva", "orthogonal"};
 
 bool is_neutral(const JsonValue& value) {
@@ -155,8 +155,10 @@ void AdapterFolder::read_config() {
   has_lora_bias_ = bool_or(root, "lora_bias", false);
   beyond(uses_dora_, "use_dora");
   beyond(has_lora_bias_, "lora_bias");
-  if (const auto init = root.find("init_lora_weights"); init && !init->raw().is_bool()) {
-    if (std::ranges::find(kPlainInits, init->string()) == kPlainInits.end()) {
+  if (const auto init = root.find("init_lora_weights")) {
+    draws_absent_ = init->raw().is_bool() && !init->boolean();
+    if (!init->raw().is_bool() &&
+        std::ranges::find(kPlainInits, init->string()) == kPlainInits.end()) {
       throw init->wrong("true, false or \"gaussian\" (others change the base's weights)");
     }
   }

@@ -73,6 +73,10 @@ class AdapterFolder {
   [[nodiscard]] std::string beyond_training(const HfConfig& config) const;
   /// Returns a note on the members of the config that no list has and that ask for nothing.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
+  /// Returns a note on the modules of the base that target_modules names and the file lacks: they
+  /// stay as they are. Empty if there are none. Throws user_error if PEFT would draw their adapters
+  /// at random, or if the file has modules that "all-linear" does not mean.
+  [[nodiscard]] std::string absent_targets(const HfConfig& base) const;
   /// Throws user_error, which names both shapes, if the tensor does not have `shape`.
   void require_shape(const TensorInfo& tensor, const std::vector<std::int64_t>& shape) const;
   /// Reads elements [begin, end) of a parameter that the folder has. Any thread.
@@ -102,6 +106,7 @@ class AdapterFolder {
   /// Returns a parameter's tensor, whose name may contain ".default"; nullptr if there is none.
   [[nodiscard]] const TensorInfo* find(std::string_view parameter) const;
   void require_as_config(const std::string& name, const AdapterModule& module) const;
+  [[noreturn]] void refuse_left_out(std::string_view module, std::string_view field) const;
   void complete_modules();
 
   std::filesystem::path folder_;
@@ -111,6 +116,7 @@ class AdapterFolder {
   bool keeps_tie_ = false;
   bool uses_dora_ = false;
   bool has_lora_bias_ = false;
+  bool draws_absent_ = false;  // init_lora_weights is false
   AdapterTargets targets_;
   std::vector<Pattern> ranks_;
   std::vector<Pattern> alphas_;

@@ -1,5 +1,6 @@
 // models/adapter_modules.cpp — assigns the tensors of an adapter file to modules, and checks them
 // against the configuration.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
@@ -10,6 +11,7 @@
 
 #include "actors/storage/json.hpp"
 #include "models/adapter_folder.hpp"
+#include "models/families/family.hpp"
 #include "models/io/adapter_keys.hpp"
 #include "models/transformer/adapters.hpp"
 #include "runtime/util/error.hpp"
@@ -86,14 +88,19 @@ void AdapterFolder::place(const TensorInfo& tensor) {
   }
 }
 
-/// Refuses tensors that the configuration denies, which PEFT passes over, and magnitudes that it
-/// promises and the file lacks, for which PEFT takes those of the base.
+void AdapterFolder::refuse_left_out(std::string_view module, std::string_view field) const {
+  throw user_error(kWhere,
+                   "{} has LoRA of {}, which {} in its configuration leaves out, so that PEFT "
+                   "would not use it; correct {} or save the adapter again",
+                   weights_.path().string(), module, field, field);
+}
+
+/// Refuses tensors that the configuration denies, which PEFT passes over, and those that it
+/// promises and the file lacks: for magnitudes PEFT takes those of the base, for biases zero or, by
+/// init_lora_weights, random values.
 void AdapterFolder::require_as_config(const std::string& name, const AdapterModule& module) const {
   if (const std::string_view field = targets_.left_out_by(name); !field.empty()) {
-    throw user_error(kWhere,
-                     "{} has LoRA of {}, which {} in its configuration leaves out, so that PEFT "
-                     "would not use it; correct {} or save the adapter again",
-                     weights_.path().string(), name, field, field);
+    refuse_left_out(name, field);
   }
   const bool has_magnitude = module.magnitude != nullptr;
   if (has_magnitude != uses_dora_) {
@@ -102,12 +109,51 @@ void AdapterFolder::require_as_config(const std::string& name, const AdapterModu
         weights_.path().string(),
         has_magnitude ? "lora_magnitude_vector" : "no lora_magnitude_vector", name, uses_dora_);
   }
-  if (module.bias != nullptr && !has_lora_bias_) {
-    throw user_error(kWhere,
-                     "{} has a bias of lora_B for {}, and its configuration says lora_bias false; "
-                     "save the adapter again",
-                     weights_.path().string(), name);
+  if ((module.bias != nullptr) != has_lora_bias_) {
+    throw user_error(
+        kWhere,
+        "{} has {} of lora_B for {}, and its configuration says lora_bias {}; save the "
+        "adapter again",
+        weights_.path().string(), module.bias != nullptr ? "a bias" : "no bias", name,
+        has_lora_bias_);
   }
+}
+
+std::string AdapterFolder::absent_targets(const HfConfig& base) const {
+  const DecoderSpec spec = family_of(base).describe(base);
+  std::vector<std::string> ends = {module_of(spec.embedding), "lm_head"};
+  if (!spec.positions.empty()) {
+    ends.push_back(module_of(spec.positions));
+  }
+  std::vector<std::string> absent = adaptable_modules(spec);
+  if (!targets_.all_linear()) {
+    absent.insert(absent.end(), ends.begin(), ends.end());
+  } else if (const auto other = std::ranges::find_if(
+                 ends, [this](const std::string& end) { return modules_.contains(end); });
+             other != ends.end()) {
+    refuse_left_out(*other, "target_modules");
+  }
+  std::erase_if(absent, [this](const std::string& module) {
+    return !targets_.left_out_by(module).empty() || modules_.contains(module) ||
+           is_trained_whole(module + ".weight");
+  });
+  if (absent.empty() || !targets_.are_given()) {
+    return "";
+  }
+  const std::string names =
+      absent.size() == 1 ? absent.front()
+                         : fmt::format("{} and of {} more", absent.front(), absent.size() - 1);
+  if (draws_absent_) {
+    throw user_error(kWhere,
+                     "{} has no LoRA of {}, which target_modules in its configuration names; with "
+                     "init_lora_weights false PEFT would give them random values; correct "
+                     "target_modules or save the adapter again",
+                     weights_.path().string(), names);
+  }
+  return fmt::format(
+      "{} has no LoRA of {}, which target_modules names; as with PEFT, the base "
+      "model's weights stand there",
+      weights_.path().string(), names);
 }
 
 /// Ranks and scales of the modules, and what of them is not trained here.

@@ -59,6 +59,8 @@ AdapterTargets::AdapterTargets(const JsonValue& root)
     : targets_(names_at(root, "target_modules")),
       excluded_(names_at(root, "exclude_modules")),
       layer_lists_(texts_at(root, "layers_pattern")) {
+  const auto targets = root.find("target_modules");
+  all_linear_ = targets && targets->raw().is_string() && targets->string() == kAll;
   const auto layers = root.find("layers_to_transform");
   if (layers && layers->is_array()) {
     for (const JsonValue& layer : layers->items()) {

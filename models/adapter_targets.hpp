@@ -18,6 +18,11 @@ class AdapterTargets {
   AdapterTargets() = default;
   explicit AdapterTargets(const JsonValue& root);
 
+  /// Whether target_modules says which modules have adapters. Where it is null PEFT has a list of
+  /// its own for each model.
+  [[nodiscard]] bool are_given() const noexcept { return all_linear_ || targets_.is_given(); }
+  /// Whether target_modules is "all-linear", which means no embedding and no head.
+  [[nodiscard]] bool all_linear() const noexcept { return all_linear_; }
   /// Returns the name of the config's field that leaves the module out; empty if none does.
   [[nodiscard]] std::string_view left_out_by(std::string_view module) const;
 
@@ -34,6 +39,7 @@ class AdapterTargets {
   static Names names_at(const JsonValue& root, std::string_view key);
   [[nodiscard]] std::optional<std::int64_t> layer_of(std::string_view module) const;
 
+  bool all_linear_ = false;
   Names targets_;
   Names excluded_;
   std::vector<std::int64_t> layers_;

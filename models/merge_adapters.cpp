@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/kernels/finite.hpp"
@@ -62,6 +63,7 @@ void write_weights(const MergedWeights& merged, const CheckpointReader& base,
 MergedAdapters merge_adapters(const AdapterFolder& adapters, const fs::path& base,
                               const fs::path& output) {
   const HfConfig of_base = read_hf_config(base);
+  std::string absent = adapters.absent_targets(of_base);
   const auto reader =
       std::make_shared<const CheckpointReader>(CheckpointReader::open(base, of_base));
   const MergedWeights weights(
@@ -81,7 +83,8 @@ MergedAdapters merge_adapters(const AdapterFolder& adapters, const fs::path& bas
                          std::nullopt);
   write_weights(weights, *reader, made.temporary());
   made.commit();
-  return {.adapted = weights.adapted(), .replaced = weights.replaced()};
+  return {
+      .adapted = weights.adapted(), .replaced = weights.replaced(), .absent = std::move(absent)};
 }
 
 }  // namespace tandem

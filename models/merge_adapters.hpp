@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <string>
 
 #include "models/adapter_folder.hpp"
 
@@ -12,6 +13,7 @@ namespace tandem {
 struct MergedAdapters {
   std::size_t adapted = 0;   // matrices that became W + scale B A
   std::size_t replaced = 0;  // tensors that were saved whole
+  std::string absent;        // AdapterFolder::absent_targets
 };
 
 /// Writes the model of `base`, with the adapters merged into it, as the new folder `output`, which

@@ -94,6 +94,9 @@ Pretrained::Pretrained(std::string name, fs::path folder, fs::path tokenizer_fol
     adapters_ = std::make_shared<const AdapterFolder>(
         AdapterFolder::open(resolve_adapter_folder(options_.adapters_from)));
     notes_.insert(notes_.end(), adapters_->notes().begin(), adapters_->notes().end());
+    if (std::string absent = adapters_->absent_targets(config_); !absent.empty()) {
+      notes_.push_back(std::move(absent));
+    }
     use_adapters();
   }
 }

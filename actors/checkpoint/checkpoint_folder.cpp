@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -26,6 +27,7 @@ constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kRemoved = ".tmp-old-";
 constexpr std::string_view kNotFinite = "holds a value that is not finite";
 constexpr std::uint64_t kMostManifestBytes = std::uint64_t{1} << 30;
+constexpr std::size_t kMostTensorsTold = 8;  // of a file
 
 std::string join(const std::string& folder, std::string_view name) {
   return fmt::format("{}/{}", folder, name);
@@ -146,18 +148,31 @@ void compare(const std::string& path, const ManifestFile& expected, const Manife
     }
     return;
   }
-  const std::size_t before = faults.size();
+  std::vector<std::size_t> others;
   for (std::size_t i = 0; i < expected.tensors.size(); ++i) {
     if (found.tensors[i].hash != expected.tensors[i].hash) {
-      faults.push_back(fmt::format("{}: tensor \"{}\" has the hash {}, not {}", path,
-                                   expected.tensors[i].name, found.tensors[i].hash.text(),
-                                   expected.tensors[i].hash.text()));
+      others.push_back(i);
     }
   }
-  if (faults.size() == before) {
-    faults.push_back(fmt::format("{}: {} the hash {}, not {}", path,
-                                 expected.tensors.empty() ? "has" : "its header differs: it has",
-                                 found.hash.text(), expected.hash.text()));
+  const bool none_is = others.size() > 1 && others.size() == expected.tensors.size();
+  if (others.empty() || none_is) {
+    const std::string what =
+        none_is ? fmt::format("none of its {} tensors is as saved: it has", others.size())
+        : expected.tensors.empty() ? "has"
+                                   : "its header differs: it has";
+    faults.push_back(fmt::format("{}: {} the hash {}, not {}", path, what, found.hash.text(),
+                                 expected.hash.text()));
+    return;
+  }
+  const std::size_t told = std::min(others.size(), kMostTensorsTold);
+  for (const std::size_t i : std::span(others).first(told)) {
+    faults.push_back(fmt::format("{}: tensor \"{}\" has the hash {}, not {}", path,
+                                 expected.tensors[i].name, found.tensors[i].hash.text(),
+                                 expected.tensors[i].hash.text()));
+  }
+  if (told < others.size()) {
+    faults.push_back(fmt::format("{}: and {} more of its {} tensors have other hashes", path,
+                                 others.size() - told, expected.tensors.size()));
   }
 }
 

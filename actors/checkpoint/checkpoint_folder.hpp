@@ -98,9 +98,10 @@ Task<Slices> read_slices(FileIo* io, std::string folder);
 Task<std::string> read_text(FileIo* io, std::string path);
 
 /// Hashes the files i with i % parts == part. Returns one line for each fault: a file that is
-/// missing or has another size, each tensor whose hash differs (or the file, if only the bytes
-/// before its tensors differ: "its header"), and values that are not finite. If the result is
-/// empty, the files are as they were written, and a run can resume.
+/// missing or has another size, each tensor whose hash differs (the first 8 of a file and the
+/// number of the others; the file if all its tensors differ, or if only the bytes before them do:
+/// "its header"), and values that are not finite. If the result is empty, the files are as they
+/// were written, and a run can resume.
 Task<std::vector<std::string>> verify_files(FileIo* io, std::string folder, Manifest manifest,
                                             std::uint32_t part, std::uint32_t parts,
                                             CpuPool* pool = nullptr);

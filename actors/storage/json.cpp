@@ -16,6 +16,11 @@ namespace {
 constexpr std::size_t kLongestInt64 = 19;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
+/// Editors of some systems put it before a text.
+std::string_view without_mark(std::string_view text) {
+  return text.substr(text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
+}
+
 /// simdjson's words for a fault; of numbers that Python alone writes, their own.
 std::string parse_fault(std::string_view text, simdjson::error_code code) {
   for (const std::string_view word : {"NaN", "Infinity"}) {
@@ -274,19 +279,31 @@ JsonDocument JsonDocument::load(const std::filesystem::path& path, JsonOrigin or
   return parse(text, std::move(origin));
 }
 
-JsonDocument JsonDocument::parse(std::string_view text, JsonOrigin origin) {
-  if (text.starts_with(kByteOrderMark)) {  // editors of some systems put it before a text
-    text.remove_prefix(kByteOrderMark.size());
+simdjson::error_code JsonDocument::read(std::string_view text, JsonOrigin origin) {
+  origin_ = std::make_unique<JsonOrigin>(std::move(origin));
+  parser_ = std::make_unique<simdjson::dom::parser>();
+  const simdjson::error_code code = parser_->parse(text.data(), text.size()).get(root_);
+  if (code != simdjson::NUMBER_ERROR) {
+    return code;
   }
+  const std::string retry = with_long_integers_as_doubles(text);
+  return parser_->parse(retry.data(), retry.size()).get(root_);
+}
+
+std::optional<JsonDocument> JsonDocument::parse_if_json(std::string_view text, JsonOrigin origin) {
   JsonDocument document;
-  document.origin_ = std::make_unique<JsonOrigin>(std::move(origin));
-  document.parser_ = std::make_unique<simdjson::dom::parser>();
-  simdjson::error_code code = document.parser_->parse(text.data(), text.size()).get(document.root_);
-  if (code == simdjson::NUMBER_ERROR) {
-    const std::string retry = with_long_integers_as_doubles(text);
-    code = document.parser_->parse(retry.data(), retry.size()).get(document.root_);
+  if (document.read(without_mark(text), std::move(origin)) != simdjson::SUCCESS) {
+    return std::nullopt;
   }
-  if (code != simdjson::SUCCESS) {
+  refuse_duplicate_keys(document.root());
+  return document;
+}
+
+JsonDocument JsonDocument::parse(std::string_view text, JsonOrigin origin) {
+  text = without_mark(text);
+  JsonDocument document;
+  if (const simdjson::error_code code = document.read(text, std::move(origin));
+      code != simdjson::SUCCESS) {
     if (const std::string_view is = known_content(text.substr(0, kTellingBytes)); !is.empty()) {
       throw user_error(document.origin_->where, "{} {}", document.origin_->file, is);
     }

@@ -87,11 +87,15 @@ class JsonDocument {
                            std::uint64_t limit_bytes);
   /// The same for text in memory; `origin.file` says where it came from.
   static JsonDocument parse(std::string_view text, JsonOrigin origin);
+  /// The same; nullopt if the text is not one JSON value.
+  static std::optional<JsonDocument> parse_if_json(std::string_view text, JsonOrigin origin);
 
   [[nodiscard]] JsonValue root() const { return {root_, origin_.get(), "$"}; }
 
  private:
   JsonDocument() = default;
+  /// Parses the text as root_, without a look at its keys.
+  simdjson::error_code read(std::string_view text, JsonOrigin origin);
 
   std::unique_ptr<JsonOrigin> origin_;
   std::unique_ptr<simdjson::dom::parser> parser_;

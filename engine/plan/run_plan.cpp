@@ -87,8 +87,8 @@ SimSpec device_of(const EngineOptions& options, const RunLimits& limits, const U
   }
   if (!options.open_gpu) {
     throw user_error("plan",
-                     "device is cuda, and EngineOptions::open_gpu is empty; set it to open_gpu() "
-                     "(engine/tensors/device_choice.hpp)");
+                     "device is cuda, and EngineOptions::open_gpu is empty; take the options from "
+                     "with_gpu() (engine/tensors/device_choice.hpp)");
   }
   const std::shared_ptr<Gpu> gpu = options.open_gpu(ranks.local_rank());
   return gpu->measure(*gpu, kernel);

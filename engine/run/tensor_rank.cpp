@@ -12,12 +12,12 @@
 #include "actors/collectives/shm/shm_backend.hpp"
 #include "engine/metrics/comms_summary.hpp"
 #include "engine/tensors/compute_thread.hpp"
-#include "engine/tensors/device_choice.hpp"
 #include "engine/tensors/row_part.hpp"
 #include "engine/tensors/torch_cuda.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/thread.hpp"
 #include "runtime/trace.hpp"
+#include "runtime/util/check.hpp"
 
 namespace tandem {
 
@@ -35,8 +35,8 @@ std::unique_ptr<Accelerator> open_device(const EngineOptions& options, EventLoop
     case DeviceKind::kCuda:
       break;
   }
-  const OpenGpu open = options.open_gpu ? options.open_gpu : OpenGpu(&open_gpu);
-  return std::make_unique<Accelerator>(loop, open(communicator.local_rank()));
+  TANDEM_CHECK(options.open_gpu != nullptr, "options of a run on GPUs come from with_gpu()");
+  return std::make_unique<Accelerator>(loop, options.open_gpu(communicator.local_rank()));
 }
 
 /// The shape on which sizes depend, with what is known once the device is open.

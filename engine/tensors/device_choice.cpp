@@ -64,4 +64,11 @@ std::shared_ptr<Gpu> open_gpu(int local_rank) {
                                    }});
 }
 
+EngineOptions with_gpu(EngineOptions options) {
+  if (options.device == DeviceKind::kCuda && !options.open_gpu) {
+    options.open_gpu = &open_gpu;
+  }
+  return options;
+}
+
 }  // namespace tandem

@@ -35,5 +35,8 @@ struct DeviceFacts {
 /// Opens this machine's GPU number local_rank, modulo the number of GPUs. Throws user_error if it
 /// cannot be used.
 [[nodiscard]] std::shared_ptr<Gpu> open_gpu(int local_rank);
+/// Returns the options with open_gpu() where the device is kCuda and they name no other GPU: the
+/// only place that chooses it.
+[[nodiscard]] EngineOptions with_gpu(EngineOptions options);
 
 }  // namespace tandem

@@ -77,8 +77,8 @@ struct EngineOptions {
   bool plans_run = true;
   DeviceKind device = DeviceKind::kCpu;
   SimSpec sim;  // the device described, for kSim
-  // For kCuda: open_gpu() (engine/tensors/device_choice.hpp), which an Engine takes where this is
-  // empty.
+  // For kCuda; an Engine takes the host's GPU of the local rank where this is empty (with_gpu(),
+  // engine/tensors/device_choice.hpp).
   std::function<std::shared_ptr<Gpu>(int local_rank)> open_gpu;
   Overlap overlap = Overlap::kFull;
   Speculate speculate = Speculate::kAuto;

@@ -99,12 +99,6 @@ std::vector<AlpacaRecord> read_json_lines(const std::filesystem::path& path, std
   return records;
 }
 
-/// Whether a text is one JSON value, however many lines it has.
-bool is_one_value(const std::string& text) {
-  simdjson::dom::parser parser;
-  return parser.parse(text).error() == simdjson::SUCCESS;
-}
-
 /// An array of records, one record in each line, or a single one: the first character tells, as
 /// it does for other readers, and not the file's ending.
 std::vector<AlpacaRecord> read_text(const std::filesystem::path& path, const std::string& text,
@@ -117,9 +111,10 @@ std::vector<AlpacaRecord> read_text(const std::filesystem::path& path, const std
   const std::size_t end_of_line = text.find('\n', first);
   const bool is_long = end_of_line != std::string::npos &&
                        text.find_first_not_of(" \t\r\n", end_of_line) != std::string::npos;
-  if (is_long && path.extension() == ".json" && is_one_value(text)) {
-    const JsonDocument document = JsonDocument::parse(text, origin(path, 0));
-    return {read_record(document.root(), unused)};
+  if (is_long && path.extension() == ".json") {
+    if (const auto one = JsonDocument::parse_if_json(text, origin(path, 0))) {
+      return {read_record(one->root(), unused)};
+    }
   }
   return read_json_lines(path, text, unused);
 }

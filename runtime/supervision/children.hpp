@@ -20,7 +20,7 @@
 // and waits for them.
 // on_child_exit() is called between two resumptions, maybe while a handler of the parent is
 // suspended; it should only decide.
-// Cancel rule: children stop with the parent, and when it ends.
+// Cancel rule: children stop with the parent, and when it ends; those of a scope stop with it.
 //
 //   struct Farm : Actor<Farm, Job> {
 //     void on_start() { worker_ = children_.start<Worker>(); }

@@ -2,6 +2,7 @@
 """DeepSpeed's own checkpoints, there and back: real DeepSpeed processes train, save, and go on; Tandem must go on the same.
 
     tests/drills/deepspeed_checkpoints.py --deepspeed PYTHON [--worlds 1,2,3]
+    tests/drills/deepspeed_checkpoints.py --deepspeed PYTHON --record FOLDER
 
 PYTHON is an interpreter with deepspeed, torch and transformers (exit code 77 without one). A tiny Qwen3 is trained by 1, 2 and 3 ranks on the CPU:
 stages 0 to 3, fp32 and bf16; tied, frozen, and two parameter groups. Then
@@ -9,15 +10,18 @@ stages 0 to 3, fp32 and bf16; tied, frozen, and two parameter groups. Then
 - each folder goes through `tandem convert --to tandem`, then `--to universal`, and DeepSpeed loads that on one rank more
   or fewer: its next losses must be those of the run that was not interrupted.
 The last line is the summary, one JSON object; exit code 1 where something differs.
+With --record, the cases of RECORDED, of a smaller model, and a run with Muon stay in FOLDER (tests/data/deepspeed).
 """
 
 import argparse
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 from drill import default_bin, scratch
@@ -28,6 +32,10 @@ CONFIG = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_s
           "head_dim": 6, "hidden_act": "silu", "max_position_embeddings": 256, "rms_norm_eps": 1e-6,
           "rope_theta": 10000.0, "tie_word_embeddings": False, "attention_bias": False, "attention_dropout": 0.0,
           "use_sliding_window": False, "torch_dtype": "float32"}
+SMALL = {"vocab_size": 13, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4}
+RECORDED = {2: ["stage1_fp32_w2", "stage2_bf16_w2", "tied_stage3_fp32_w2"]}
+MUON = {"type": "Muon", "params": {"lr": 0.01, "adam_lr": 0.002, "momentum": 0.9, "weight_decay": 0.05, "betas": [0.9, 0.99], "eps": 1e-8,
+                                   "ns_method": "gram"}}
 SHAPES = {"plain": ("fp32", "bf16"), "tied": ("fp32",), "frozen": ("fp32",), "groups": ("fp32",)}
 
 
@@ -54,7 +62,7 @@ def config_of(stage, dtype, world):
 class Trainer:
     """One rank of one case."""
 
-    def __init__(self, folder, shape, stage, dtype, world, universal=False):
+    def __init__(self, folder, shape, stage, dtype, world, universal=False, optimizer=None):
         import deepspeed
         from transformers import AutoModelForCausalLM
         self.world, self.rank, self.shape = world, int(os.environ["RANK"]), shape
@@ -68,6 +76,8 @@ class Trainer:
             groups = [{"params": [p for p in groups if p.dim() > 1]},
                       {"params": [p for p in groups if p.dim() == 1], "weight_decay": 0.0}]
         self.config = config_of(stage, dtype, world)
+        if optimizer:
+            self.config = {name: value for name, value in self.config.items() if name != "scheduler"} | {"optimizer": optimizer}
         if universal:
             self.config["checkpoint"] = {"load_universal": True}
         self.engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=dict(self.config))
@@ -135,11 +145,13 @@ def batches_of(folder):
     return list(zip(both["tokens"], both["labels"]))
 
 
-def make(folder, world):
-    """A rank: every case of this world."""
+def make(folder, world, names):
+    """A rank: every case of this world, or those that are named."""
     from safetensors.torch import save_file
     batches = batches_of(folder)
     for name, shape, stage, dtype in cases(world):
+        if names and name not in names:
+            continue
         out = folder / name
         trainer = Trainer(folder, shape, stage, dtype, world)
         before = [trainer.step(*batch) for batch in batches[:SAVED]]
@@ -158,6 +170,18 @@ def make(folder, world):
             (out / "record.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
             print(f"made {name}", flush=True)
         trainer.engine.destroy()
+
+
+def run_of_muon(folder):
+    """A rank that is alone: DeepSpeed's Muon over all batches, and the weights behind them."""
+    from safetensors.torch import save_file
+    out = folder / "runs" / "muon_stage2_w1"
+    trainer = Trainer(folder, "plain", 2, "fp32", 1, optimizer=MUON)
+    steps = [trainer.step(*batch) for batch in batches_of(folder)]
+    out.mkdir(parents=True)
+    save_file(trainer.state(("fp32",)), out / f"weights_after_step_{len(steps)}.safetensors")
+    record = {"config": trainer.config, "checkpoint": "../../checkpoint", "batches": "../../batches.safetensors", "steps": steps}
+    (out / "record.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
 def go_on(folder, world, names):
@@ -183,7 +207,9 @@ def run_rank(arguments):
     torch.set_num_threads(1)
     deepspeed.init_distributed("gloo", verbose=False)
     if arguments.role == "make":
-        make(arguments.folder, arguments.world)
+        make(arguments.folder, arguments.world, arguments.names)
+    elif arguments.role == "muon":
+        run_of_muon(arguments.folder)
     else:
         go_on(arguments.folder, arguments.world, arguments.names)
 
@@ -205,24 +231,73 @@ def launch(python, role, folder, world, names=()):
     return texts[0]
 
 
-def prepare(folder):
+def prepare(folder, sizes, length):
     """First weights and data, in a process of the same interpreter."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, Qwen3Config
     for name, tied in (("checkpoint", False), ("checkpoint_tied", True)):
         torch.manual_seed(5)
-        made = dict(CONFIG, tie_word_embeddings=tied)
+        made = {**CONFIG, **sizes, "tie_word_embeddings": tied}
         model = AutoModelForCausalLM.from_config(Qwen3Config(**made))
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 0.1 * torch.randn_like(parameter)
         model.save_pretrained(folder / name)
         (folder / name / "config.json").write_text(json.dumps(made), encoding="utf-8")
-    tokens = torch.randint(3, CONFIG["vocab_size"], (SAVED + AFTER, ACCUMULATION, ROWS, TOKENS))
+    tokens = torch.randint(3, {**CONFIG, **sizes}["vocab_size"], (SAVED + AFTER, ACCUMULATION, ROWS, length))
     labels = tokens.clone()
     labels[..., :3] = -100  # each row has as many labels, so that the number of ranks does not matter
     save_file({"tokens": tokens, "labels": labels}, folder / "batches.safetensors")
+
+
+def repacked(source, target, change):
+    """A copy of torch's archive, each of its files as change(name, bytes) has it."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for info in old.infolist():
+            name, data = change(info.filename, old.read(info))
+            new.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
+
+
+def files_of_torch(folder):
+    """pytorch_model.bin in one file and in two, and files that were made to do harm."""
+    import torch
+    from safetensors.torch import load_file
+    weights = load_file(folder / "checkpoint" / "model.safetensors")
+    names = sorted(weights)
+    halves = {f"pytorch_model-{part + 1:05}-of-00002.bin": names[part::2] for part in range(2)}
+    for kind, files in {"single": {"pytorch_model.bin": names}, "sharded": halves}.items():
+        out = folder / "pytorch_bin" / kind
+        out.mkdir(parents=True)
+        shutil.copy(folder / "checkpoint" / "config.json", out)
+        for file, some in files.items():
+            torch.save({name: weights[name] for name in some}, out / file)
+    index = {"metadata": {}, "weight_map": {name: file for file, some in halves.items() for name in some}}
+    (folder / "pytorch_bin" / "sharded" / "pytorch_model.bin.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+    hostile, good = folder / "hostile", folder / "good.bin"
+    hostile.mkdir()
+    torch.save({"a": torch.arange(201.0)}, good)
+    system = b"\x80\x02cos\nsystem\nX\x1a\x00\x00\x00touch /tmp/PWNED_by_pickle\x85R."
+    repacked(good, hostile / "os_system.bin", lambda name, data: (name, system if name.endswith("data.pkl") else data))
+    repacked(good, hostile / "huge_size.bin", lambda name, data: (name, data.replace(b"K\xc9", b"J\xff\xff\xff\x7f")))
+    repacked(good, hostile / "storage_short.bin", lambda name, data: (name, data[:40] if name.endswith("data/0") else data))
+    repacked(good, hostile / "zip_traversal.bin", lambda name, data: ("../" * 8 + "tmp/PWNED_by_name" if name.endswith("data/0") else name, data))
+    (hostile / "truncated.bin").write_bytes(good.read_bytes()[:700])
+    good.unlink()
+
+
+def record(python, folder):
+    """The folders that tests read where no DeepSpeed is."""
+    folder.mkdir(parents=True)
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Muon would be compiled, for minutes
+    subprocess.run([python, __file__, "--role", "prepare", "--small", "--folder", folder], check=True)
+    subprocess.run([python, __file__, "--role", "torch", "--folder", folder], check=True)
+    for world, names in RECORDED.items():
+        print(launch(python, "make", folder, world, names), flush=True)
+    launch(python, "muon", folder, 1)
+    for program in folder.glob("*/zero_to_*.py"):  # DeepSpeed's own
+        program.unlink()
 
 
 def convert(programs, folder, name):
@@ -239,16 +314,24 @@ def main():
     parser.add_argument("--worlds", default="1,2,3")
     for hidden in ("--role", "--world"):
         parser.add_argument(hidden, help=argparse.SUPPRESS, type=int if hidden == "--world" else str)
+    parser.add_argument("--record", type=Path, metavar="FOLDER", help="a new folder for the recorded cases")
+    parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--names", nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.role == "prepare":
+        return prepare(arguments.folder, SMALL if arguments.small else {}, TOKENS // 2 if arguments.small else TOKENS)
+    if arguments.role == "torch":
+        return files_of_torch(arguments.folder)
     if arguments.role:
-        return prepare(arguments.folder) if arguments.role == "prepare" else run_rank(arguments)
+        return run_rank(arguments)
     python = arguments.deepspeed
     if python is None or subprocess.run([python, "-c", "import deepspeed"], env=dict(os.environ, DS_ACCELERATOR="cpu", PYTHONSAFEPATH="1"),
                                         capture_output=True, check=False).returncode != 0:
         print("[deepspeed] --deepspeed (or DEEPSPEED_PYTHON) names no interpreter that has deepspeed; pip install it into one")
         return 77
+    if arguments.record:
+        return record(python, arguments.record)
     worlds = [int(world) for world in arguments.worlds.split(",")]
     with scratch() as name:
         folder = Path(name) / "made"

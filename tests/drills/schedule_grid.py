@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Schedulers of a DeepSpeed config over a grid of parameters, and the rates that DeepSpeed's own classes give for them.
 
-    schedule_grid.py --record FILE     the rates of least_values(), for the tests of the engine; needs deepspeed
+    schedule_grid.py --record FOLDER     the rates of least_values(), and those of USUAL over USUAL_STEPS with the betas, for the
+                                         tests of the engine; needs deepspeed
 
 A case whose class raises, when it is made or within its steps, has the error's name instead of rates.
 """
@@ -15,6 +16,15 @@ from pathlib import Path
 STEPS = 12
 RATE = 5e-3  # the optimizer's
 SHAPES = ["log", "linear"]
+USUAL_STEPS = 60
+USUAL = [
+    ("WarmupLR", {"warmup_min_lr": 0, "warmup_max_lr": 0.001, "warmup_num_steps": 1000}),
+    ("WarmupDecayLR", {"total_num_steps": 50, "warmup_min_lr": 1e-5, "warmup_max_lr": 2e-3, "warmup_num_steps": 12, "warmup_type": "linear"}),
+    ("WarmupCosineLR", {"total_num_steps": 45, "warmup_num_steps": 10}),
+    ("OneCycle", {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-2, "cycle_first_step_size": 15, "decay_step_size": 5, "decay_lr_rate": 0.5,
+                  "decay_mom_rate": 0.01}),
+    ("LRRangeTest", {"lr_range_test_min_lr": 1e-4, "lr_range_test_step_size": 7, "lr_range_test_step_rate": 2.0}),
+]  # fmt: skip
 CYCLE = {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3}
 
 
@@ -53,8 +63,8 @@ def whole():
                     lr_range_test_step_rate=[1.0, 0.5, None], lr_range_test_staircase=[True, False, None])
 
 
-def deepspeed_rates(kind, parameters, steps=STEPS):
-    """The rate of each step, or the error's name."""
+def deepspeed_rates(kind, parameters, steps=STEPS, betas=None):
+    """The rate of each step, or the error's name; the betas of each step are added to a list."""
     import torch
     from deepspeed.runtime import lr_schedules
 
@@ -64,16 +74,21 @@ def deepspeed_rates(kind, parameters, steps=STEPS):
         rates = []
         for _ in range(steps):
             rates.append(optimizer.param_groups[0]["lr"])
+            if betas is not None:
+                betas.append(optimizer.param_groups[0]["betas"])
             scheduler.step()
     except (ValueError, ZeroDivisionError) as error:
         return type(error).__name__
     return rates
 
 
-def recorded(cases):
-    """JSON of the cases with DeepSpeed's rates, one a line."""
-    lines = [json.dumps({"type": kind, "params": parameters, "optimizer_lr": RATE, "lr": deepspeed_rates(kind, parameters)})
-             for kind, parameters in cases]
+def recorded(cases, steps=STEPS, with_betas=False):
+    """JSON of the cases with DeepSpeed's rates, one a line; with_betas: also what OneCycle makes of the betas."""
+    lines = []
+    for kind, parameters in cases:
+        betas = [] if with_betas and kind == "OneCycle" else None
+        case = {"type": kind, "params": parameters, "optimizer_lr": RATE, "lr": deepspeed_rates(kind, parameters, steps, betas)}
+        lines.append(json.dumps(case | ({"betas": betas} if betas else {})))
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
@@ -82,7 +97,9 @@ def main():
     parser.add_argument("--record", type=Path, required=True)
     flags = parser.parse_args()
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    flags.record.write_text(recorded(least_values()), encoding="utf-8")
+    flags.record.mkdir(parents=True, exist_ok=True)
+    (flags.record / "least_values.json").write_text(recorded(least_values()), encoding="utf-8")
+    (flags.record / "usual.json").write_text(recorded(USUAL, USUAL_STEPS, with_betas=True), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@
 #include "tests/examples/trainer_fixture.hpp"
 #include "tests/support/process/paths.hpp"
 #include "trainer/cifar/accuracy.hpp"
-#include "trainer/cifar/aten_net.hpp"
 #include "trainer/cifar/png.hpp"
 #include "trainer/cifar/report.hpp"
 
@@ -430,60 +429,6 @@ TEST_F(Png, TheGridShowsImagesLabelsAndAnswers) {
 }
 
 // ---- the plain loop
-
-TEST_F(Cifar, TheTutorialsTraceLossesAndWeights) {
-  const fs::path shared = kShared;
-  if (!fs::exists(shared / "oracles/cifar")) {
-    GTEST_SKIP() << "shared/oracles/cifar is not here";
-  }
-  fs::create_directories(folder_ / "data");
-  for (const char* name : {"data_batch_1.bin.xz", "test_batch.bin.xz"}) {
-    fs::create_symlink(fs::absolute(shared / "data/cifar-10-batches-bin" / name),
-                       folder_ / "data" / name);
-  }
-  const Finished done = tutorial(fmt::format(
-      "--data_dir '{}' --init_weights '{}' --no-shuffle --steps 20 --log-interval 10 "
-      "--output_dir '{}'",
-      path("data"), (shared / "oracles/cifar/initial.safetensors").string(), path("t")));
-  ASSERT_EQ(done.code, 0) << done.err;
-  EXPECT_THAT(done.out, ContainsRegex("\n\\[1,    10\\] loss: 2\\.[0-9]+\n"));
-  EXPECT_THAT(done.out,
-              ContainsRegex("Accuracy of the network on the 10000 test images: [0-9]+ %"));
-  simdjson::dom::parser parser;
-  const simdjson::dom::element traces =
-      parser.load((shared / "oracles/cifar/traces.json").string());
-  std::istringstream lines(content_of(folder_ / "t/losses.jsonl"));
-  simdjson::dom::parser line_parser;
-  std::size_t step = 0;
-  for (std::string line; std::getline(lines, line); ++step) {
-    EXPECT_NEAR(double(line_parser.parse(line)["loss"]),
-                double(traces["tutorial_sgd"]["loss"].at(step)), 2e-6)
-        << "step " << step + 1;
-  }
-  EXPECT_EQ(step, 20U);
-
-  AtenNet net(cifar_weights_of(shared / "oracles/cifar/initial.safetensors"));
-  const CifarImages images = read_cifar_file(folder_ / "data/data_batch_1.bin.xz");
-  for (std::int64_t k = 0; k < 20; ++k) {
-    const std::vector<std::int64_t> indices = {4 * k, 4 * k + 1, 4 * k + 2, 4 * k + 3};
-    at::Tensor labels = at::zeros({4}, at::kLong);
-    for (std::int64_t i = 0; i < 4; ++i) {
-      labels.data_ptr<std::int64_t>()[i] = images.labels[static_cast<std::size_t>(4 * k + i)];
-    }
-    net.step(image_tensor(images, indices), labels, {});
-  }
-  const auto expected =
-      SafetensorsFile::open(shared / "oracles/cifar/final_tutorial_sgd.safetensors");
-  for (std::size_t p = 0; p < cifar_parameters().size(); ++p) {
-    const ParameterSpec& spec = cifar_parameters()[p];
-    std::vector<float> values(static_cast<std::size_t>(spec.numel()));
-    expected.read_f32(spec.name, 0, spec.numel(), values.data());
-    const auto* got = net.parameters()[p].data_ptr<float>();
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      ASSERT_NEAR(got[i], values[i], 3e-5) << spec.name << "[" << i << "]";
-    }
-  }
-}
 
 TEST_F(Cifar, TheTutorialLearnsTheGeneratedSet) {
   const Finished done = tutorial("--steps 1500 --lr 0.003 --log-interval 250 --compute_threads 1");

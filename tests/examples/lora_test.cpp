@@ -223,6 +223,56 @@ TEST_F(Lora, AdaptersOfOthersAreReadOrRefusedByName) {
   EXPECT_EQ(merge_with("\"use_dora\": false", "\"use_dora\": null").code, 0);
 }
 
+/// PEFT gives modules that target_modules names and the file lacks what init_lora_weights says: a
+/// B of zero, or random values.
+TEST_F(Lora, ModulesThatTheFileLacksAreTheBasesOrRefused) {
+  const std::string model = random_model();
+  ASSERT_EQ(on_model(model, "run", 1, "--lora_r 2 --lora_targets q_proj").code, 0);
+  const std::string config = content_of(folder_ / "run/adapter/adapter_config.json");
+  const auto with = [&](const std::string& targets, const std::string& init) {
+    std::string changed = config;
+    const auto put = [&](const std::string& from, const std::string& to) {
+      ASSERT_NE(changed.find(from), std::string::npos) << changed;
+      changed.replace(changed.find(from), from.size(), to);
+    };
+    put("[\n    \"q_proj\"\n  ]", targets);
+    put("\"init_lora_weights\": true", "\"init_lora_weights\": " + init);
+    write("run/adapter/adapter_config.json", changed);
+  };
+  const auto merge = [&](const std::string& output) {
+    return tandem(
+        fmt::format("merge '{}' --into '{}' --output '{}'", path("run"), model, path(output)));
+  };
+  const auto logits = [&] {
+    return shell(fmt::format("echo '[3, 5, 8]' | '{}/tandem' logits --model_name '{}'",
+                             test::bin_dir(), path("run/adapter")));
+  };
+  with("[\"q_proj\"]", "true");
+  const std::string alone = logits().out;
+  EXPECT_EQ(merge("alone").err, "");
+  for (const auto& [targets, init] : {std::pair{"[\"q_proj\", \"o_proj\"]", "true"},
+                                      {"\"all-linear\"", "\"gaussian\""},
+                                      {"\".*[.]o_proj|.*[.]q_proj\"", "\"eva\""}}) {
+    SCOPED_TRACE(targets);
+    with(targets, init);
+    for (const Finished& done : {merge(init), logits()}) {
+      EXPECT_EQ(done.code, 0) << done.err;
+      EXPECT_THAT(done.err, HasSubstr("has no LoRA of model.layers.0."));
+      EXPECT_THAT(done.err, HasSubstr("the base model's weights stand there"));
+    }
+    EXPECT_EQ(logits().out, alone);
+    EXPECT_TRUE(content_of(folder_ / init / "model.safetensors") ==
+                content_of(folder_ / "alone/model.safetensors"));
+    with(targets, "false");
+    expect_refused(merge("new"), "random values");
+    expect_refused(logits(), "random values");
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "new"));
+  with("[\"q_proj\"]", "false");
+  EXPECT_EQ(merge("drawn").code, 0) << "the file has all that is named";
+  EXPECT_EQ(logits().out, alone);
+}
+
 TEST_F(Lora, ThePlanCountsWhatLearns) {
   const auto bytes = [&](const std::string& more) {
     const Finished plan = tandem(

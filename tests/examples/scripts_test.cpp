@@ -32,10 +32,7 @@ const std::map<std::string, std::string> kConfigs = {
     {"finetune_llama-70b_4gpu.sh", "Llama-3.3-70B"}};
 
 TEST_F(Scripts, PlanTheirModelsAtFullSize) {
-  const std::string configs = std::string(kShared) + "/data/model_configs/";
-  if (!fs::exists(configs)) {
-    GTEST_SKIP() << "shared/data/model_configs is not here";
-  }
+  const std::string configs = test::source_path("tests/data/model_sizes/");
   std::size_t planned = 0;
   for (const auto& entry : fs::directory_iterator(test::source_path("examples/scripts"))) {
     const std::string name = entry.path().filename();
@@ -63,10 +60,7 @@ TEST_F(Scripts, PlanTheirModelsAtFullSize) {
 }
 
 TEST_F(Scripts, RefuseWhatDoesNotFit) {
-  const std::string config = std::string(kShared) + "/data/model_configs/Qwen3-14B.json";
-  if (!fs::exists(config)) {
-    GTEST_SKIP() << "shared/data/model_configs is not here";
-  }
+  const std::string config = test::source_path("tests/data/model_sizes/Qwen3-14B.json");
   const Finished run = script("finetune_qwen3-14b_1gpu.sh",
                               fmt::format("superoffload 4 --plan_only --model_name '{}' "
                                           "--gpu_memory_gb 24 --host_memory_gb 64",
@@ -90,11 +84,8 @@ TEST_F(Scripts, RefuseWrongWordsInOneLine) {
 }
 
 TEST_F(Scripts, TrainInBothModes) {
-  const std::string model = std::string(kShared) + "/models/qwen3_tiny";
-  const std::string data = std::string(kShared) + "/data/alpaca/alpaca_small.json";
-  if (!fs::exists(model) || !fs::exists(data)) {
-    GTEST_SKIP() << "shared/models and shared/data are not here";
-  }
+  const std::string model = random_model();
+  const std::string data = test::source_path("examples/demo/instructions.json");
   for (const std::string mode : {"superoffload", "zerooffload"}) {
     const Finished run =
         script("finetune_qwen3-14b_1gpu.sh",

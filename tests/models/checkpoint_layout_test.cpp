@@ -1,6 +1,7 @@
 // A config's tensors: listed, matched with a checkpoint's, and drawn.
 #include "models/checkpoint_layout.hpp"
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -8,7 +9,7 @@
 
 #include "models/causal_lm.hpp"
 #include "models/io/weights_writer.hpp"
-#include "tests/support/io_support.hpp"
+#include "tests/data/references.hpp"
 
 namespace tandem {
 namespace {
@@ -37,9 +38,11 @@ void write_fresh(const fs::path& folder, const HfConfig& config,
 }
 
 TEST(IoLayout, ListsEveryTensorOfTheReferenceModels) {
-  TANDEM_NEEDS_SHARED("oracles/models");
-  for (const char* name : {"qwen3", "qwen3_tied", "gpt2"}) {
-    const fs::path folder = test::shared("oracles/models") / name / "checkpoint";
+  for (const fs::path& model : test::references(
+           {"references/small_qwen2", "references/small_qwen3", "references/small_gpt2"},
+           {"oracles/models/qwen3", "oracles/models/qwen3_tied", "oracles/models/gpt2"})) {
+    SCOPED_TRACE(model.string());
+    const fs::path folder = model / "checkpoint";
     const HfConfig config = read_hf_config(folder);
     const CheckpointReader reader = CheckpointReader::open(folder, config);
     std::vector<std::string> names;
@@ -51,12 +54,39 @@ TEST(IoLayout, ListsEveryTensorOfTheReferenceModels) {
   }
 }
 
+/// Writes GPT-2 as the hub has it: names without "transformer.", and each layer's mask.
+void write_in_the_layout_of_the_hub(const CheckpointReader& from, const HfConfig& config,
+                                    const fs::path& folder) {
+  const std::vector<ParameterSpec> parameters = checkpoint_tensors(config);
+  std::vector<TensorPlan> plan;
+  for (const ParameterSpec& one : parameters) {
+    ASSERT_TRUE(one.name.starts_with("transformer.")) << one.name;
+    plan.push_back({one.name.substr(std::strlen("transformer.")), TensorType::kF32, one.shape});
+  }
+  const std::int64_t positions = config.max_position_embeddings;
+  for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    plan.push_back(
+        {fmt::format("h.{}.attn.bias", layer), TensorType::kF32, {1, 1, positions, positions}});
+  }
+  WeightsWriter writer(folder, plan);
+  for (const ParameterSpec& one : parameters) {
+    std::vector<float> values(static_cast<std::size_t>(one.numel()));
+    from.read_f32(one.name, 0, one.numel(), values.data());
+    writer.append_f32(values);
+  }
+  while (const TensorPlan* mask = writer.current()) {
+    writer.append_f32(std::vector<float>(static_cast<std::size_t>(mask->numel()), 1.0F));
+  }
+  writer.finish();
+}
+
 TEST(IoLayout, ReadsGpt2InTheLayoutOfTheHub) {
-  TANDEM_NEEDS_SHARED("oracles/models/gpt2");
-  const fs::path folder = test::shared("oracles/models/gpt2");
-  const HfConfig config = read_hf_config(folder / "checkpoint");
-  const CheckpointReader ours = CheckpointReader::open(folder / "checkpoint", config);
-  const CheckpointReader hub = CheckpointReader::open(folder / "checkpoint_hub_layout", config);
+  const fs::path folder = test::own_reference("references/small_gpt2/checkpoint");
+  const HfConfig config = read_hf_config(folder);
+  const CheckpointReader ours = CheckpointReader::open(folder, config);
+  const TempDir dir;
+  write_in_the_layout_of_the_hub(ours, config, dir / "model");
+  const CheckpointReader hub = CheckpointReader::open(dir / "model", config);
   for (const ParameterSpec& tensor : checkpoint_tensors(config)) {
     std::vector<float> a(static_cast<std::size_t>(tensor.numel()));
     std::vector<float> b(a.size(), -1.0F);
@@ -67,8 +97,7 @@ TEST(IoLayout, ReadsGpt2InTheLayoutOfTheHub) {
 }
 
 TEST(IoLayout, CountsPublishedModels) {
-  TANDEM_NEEDS_SHARED("data/model_configs");
-  const fs::path folder = test::shared("data/model_configs");
+  const fs::path folder = test::own_reference("model_sizes");
   EXPECT_EQ(parameter_count(read_hf_config(folder / "Qwen3-0.6B.json")), 596'049'920);
   EXPECT_EQ(parameter_count(read_hf_config(folder / "Qwen3-14B.json")), 14'768'307'200);
   EXPECT_EQ(parameter_count(read_hf_config(folder / "gpt2.json")), 124'439'808);

@@ -12,7 +12,7 @@
 #include "models/causal_lm.hpp"
 #include "models/io/checkpoint.hpp"
 #include "models/io/hf_config.hpp"
-#include "tests/support/io_support.hpp"
+#include "tests/data/references.hpp"
 #include "tests/support/tensor_file.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -22,8 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kMicroBatches = 4;  // per step
-
-fs::path reference() { return test::shared("oracles/packing/loss_mean_qwen3"); }
 
 struct Case {
   const char* run;
@@ -40,11 +38,12 @@ struct Trained {
   bool operator==(const Trained&) const = default;
 };
 
-Trained train(const Case& c, double clipping, const std::shared_ptr<Communicator>& ranks) {
+Trained train(const Case& c, const fs::path& folder, const fs::path& checkpoint, double clipping,
+              const std::shared_ptr<Communicator>& ranks) {
   const int world = ranks->world_size();
   const int rank = ranks->rank();
-  Model model = make_causal_lm(read_hf_config(reference() / "checkpoint"));
-  const auto weights = std::make_shared<Checkpoint>(Checkpoint::open(reference() / "checkpoint"));
+  Model model = make_causal_lm(read_hf_config(checkpoint));
+  const auto weights = std::make_shared<Checkpoint>(Checkpoint::open(checkpoint));
   model.source = [weights](const ParameterSpec& p, std::int64_t begin, std::int64_t end,
                            float* out) { weights->read_f32(p.name, begin, end, out); };
   EngineOptions options;
@@ -60,7 +59,7 @@ Trained train(const Case& c, double clipping, const std::shared_ptr<Communicator
                      kMicroBatches / world, clipping, world == 1 ? 0 : 3)),
                  .options = options,
                  .communicator = ranks});
-  const auto file = SafetensorsFile::open(reference() / c.batches);
+  const auto file = SafetensorsFile::open(folder / c.batches);
   const at::Tensor tokens = test::read(file, "tokens");
   const at::Tensor labels = test::read(file, "labels");
   Trained run;
@@ -81,15 +80,10 @@ Trained train(const Case& c, double clipping, const std::shared_ptr<Communicator
   return run;
 }
 
-class LossMeans : public ::testing::TestWithParam<Case> {};
-
-TEST_P(LossMeans, AreThoseOfPyTorchOnAnyNumberOfRanks) {
-  if (!fs::exists(reference())) {
-    GTEST_SKIP() << "reference data " << reference() << " is not there";
-  }
-  const Case& c = GetParam();
+void expect_the_trace_of(const fs::path& folder, const Case& c) {
   simdjson::dom::parser parser;
-  const simdjson::dom::element expected = parser.load((reference() / "expected.json").string());
+  const simdjson::dom::element expected = parser.load((folder / "expected.json").string());
+  const fs::path checkpoint = test::checkpoint_of(folder, expected);
   const double loss_limit = double(expected["recommended"]["loss abs"]);
   const double norm_limit = double(expected["recommended"]["grad norm rel"]);
   const double weight_limit = double(expected["recommended"]["final weights rel to update"]);
@@ -101,7 +95,7 @@ TEST_P(LossMeans, AreThoseOfPyTorchOnAnyNumberOfRanks) {
     Trained alone;
     for (const int world : {1, 2, 4}) {
       const auto all = on_ranks(world, [&](const std::shared_ptr<Communicator>& ranks) {
-        return train(c, clipping, ranks);
+        return train(c, folder, checkpoint, clipping, ranks);
       });
       for (const Trained& one : all) {
         EXPECT_EQ(one, all.front()) << "the ranks of one run agree";
@@ -120,8 +114,8 @@ TEST_P(LossMeans, AreThoseOfPyTorchOnAnyNumberOfRanks) {
     if (clips || *c.final_weights == 0) {
       continue;
     }
-    const auto after = SafetensorsFile::open(reference() / c.final_weights);
-    const Checkpoint before = Checkpoint::open(reference() / "checkpoint");
+    const auto after = SafetensorsFile::open(folder / c.final_weights);
+    const Checkpoint before = Checkpoint::open(checkpoint);
     for (std::size_t i = 0; i < alone.names.size(); ++i) {
       const at::Tensor wanted = test::read(after, alone.names[i]).flatten();
       at::Tensor old = at::empty_like(wanted);
@@ -132,6 +126,16 @@ TEST_P(LossMeans, AreThoseOfPyTorchOnAnyNumberOfRanks) {
                 weight_limit * (wanted - old).norm().item<double>())
           << alone.names[i];
     }
+  }
+}
+
+class LossMeans : public ::testing::TestWithParam<Case> {};
+
+TEST_P(LossMeans, AreThoseOfPyTorchOnAnyNumberOfRanks) {
+  for (const fs::path& folder :
+       test::references({"packing/loss_mean"}, {"oracles/packing/loss_mean_qwen3"})) {
+    SCOPED_TRACE(folder.string());
+    expect_the_trace_of(folder, GetParam());
   }
 }
 

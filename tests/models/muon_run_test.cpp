@@ -14,7 +14,7 @@
 #include "models/causal_lm.hpp"
 #include "models/io/checkpoint.hpp"
 #include "models/io/hf_config.hpp"
-#include "tests/support/io_support.hpp"
+#include "tests/data/references.hpp"
 #include "tests/support/tensor_file.hpp"
 #include "tests/support/thread_ranks.hpp"
 
@@ -30,18 +30,17 @@ constexpr double kLossLimit = 2e-6;
 constexpr double kUpdateLimit = 5e-5;
 constexpr double kNormLimit = 2e-6;
 
-fs::path runs() { return test::shared("oracles/lamb_muon"); }
-
-std::vector<std::string> cases() {
-  std::vector<std::string> names;
-  std::error_code none;
-  for (const fs::directory_entry& entry : fs::directory_iterator(runs(), none)) {
-    if (fs::exists(entry.path() / "record.json")) {
-      names.push_back(entry.path().filename());
+std::vector<fs::path> cases() {
+  std::vector<fs::path> folders;
+  for (const fs::path& runs : test::references({"deepspeed/runs"}, {"oracles/lamb_muon"})) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(runs)) {
+      if (fs::exists(entry.path() / "record.json")) {
+        folders.push_back(entry.path());
+      }
     }
   }
-  std::ranges::sort(names);
-  return names;
+  std::ranges::sort(folders);
+  return folders;
 }
 
 std::string replaced(const std::string& text, const std::string& key, const std::string& value) {
@@ -49,8 +48,7 @@ std::string replaced(const std::string& text, const std::string& key, const std:
   return text.substr(0, at) + value + text.substr(text.find_first_of(",}", at));
 }
 
-class DeepSpeedRun : public ::testing::TestWithParam<std::string> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeepSpeedRun);
+class DeepSpeedRun : public ::testing::TestWithParam<fs::path> {};
 
 struct Trained {
   std::vector<double> losses, norms;
@@ -112,7 +110,7 @@ Trained train(const fs::path& folder, simdjson::dom::element record, int stage,
 }
 
 TEST_P(DeepSpeedRun, IsMadeStepByStep) {
-  const fs::path folder = runs() / GetParam();
+  const fs::path& folder = GetParam();
   simdjson::dom::parser parser;
   const simdjson::dom::element record = parser.load((folder / "record.json").string());
   const auto stage = static_cast<int>(std::int64_t(record["config"]["zero_optimization"]["stage"]));
@@ -162,12 +160,7 @@ TEST_P(DeepSpeedRun, IsMadeStepByStep) {
 }
 
 INSTANTIATE_TEST_SUITE_P(LambMuon, DeepSpeedRun, ::testing::ValuesIn(cases()),
-                         [](const auto& info) { return info.param; });
-
-TEST(DeepSpeedRuns, NeedTheReferenceData) {
-  TANDEM_NEEDS_SHARED("oracles/lamb_muon");
-  EXPECT_FALSE(cases().empty());
-}
+                         [](const auto& info) { return info.param.filename().string(); });
 
 }  // namespace
 }  // namespace tandem

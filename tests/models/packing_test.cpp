@@ -24,8 +24,8 @@
 #include "models/io/checkpoint.hpp"
 #include "models/layers/aten/layers.hpp"
 #include "models/pretrained.hpp"
+#include "tests/data/references.hpp"
 #include "tests/models/layers/harness.hpp"
-#include "tests/support/io_support.hpp"
 #include "tests/support/tensor_file.hpp"
 
 namespace tandem {
@@ -89,23 +89,13 @@ std::vector<Leak> leaks() {
 
 // --- beside Transformers -------------------------------------------------------------------------
 
-struct Oracle {
-  const char* family;
-  bool by_aten;
-};
-void PrintTo(const Oracle& one, std::ostream* out) {
-  *out << one.family << (one.by_aten ? ", plain" : "");
-}
-
-class PackedOracle : public testing::TestWithParam<Oracle> {
+/// With true as the second: by ATen's operations.
+class PackedOracle : public testing::TestWithParam<std::tuple<fs::path, bool>> {
  protected:
   void TearDown() override { aten::take_always(false); }
   void SetUp() override {
-    aten::take_always(GetParam().by_aten);
-    folder_ = test::shared("oracles/packing") / GetParam().family;
-    if (!fs::exists(folder_)) {
-      GTEST_SKIP() << "reference data " << folder_ << " is not there";
-    }
+    aten::take_always(std::get<bool>(GetParam()));
+    folder_ = std::get<fs::path>(GetParam());
     expected_ = parser_.load((folder_ / "expected.json").string());
     room_ = std::int64_t(expected_["max_length"]);
     simdjson::dom::parser lines;
@@ -121,9 +111,10 @@ class PackedOracle : public testing::TestWithParam<Oracle> {
       }
       records_->add(ids, learnt);
     }
-    const auto checkpoint = std::make_shared<Checkpoint>(Checkpoint::open(folder_ / "checkpoint"));
+    const fs::path base = test::checkpoint_of(folder_, expected_);
+    const auto checkpoint = std::make_shared<Checkpoint>(Checkpoint::open(base));
     model_ = std::make_unique<test::MathHarness>(
-        make_causal_lm(read_hf_config(folder_ / "checkpoint")), at::kFloat,
+        make_causal_lm(read_hf_config(base)), at::kFloat,
         [checkpoint](const ParameterSpec& p, std::int64_t begin, std::int64_t end, float* out) {
           checkpoint->read_f32(p.name, begin, end, out);
         });
@@ -190,11 +181,14 @@ TEST_P(PackedOracle, GradientsAreTheSumOfTheRecords) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PackedOracle,
-                         testing::Values(Oracle{"gpt2", false}, Oracle{"gpt2", true},
-                                         Oracle{"qwen3", false}, Oracle{"qwen3", true}),
+                         testing::Combine(testing::ValuesIn(test::references(
+                                              {"packing/gpt2", "packing/qwen3"},
+                                              {"oracles/packing/gpt2", "oracles/packing/qwen3"})),
+                                          testing::Bool()),
                          [](const auto& info) {
-                           return std::string(info.param.family) +
-                                  (info.param.by_aten ? "_plain" : "");
+                           const auto& [folder, by_aten] = info.param;
+                           return (test::is_own(folder) ? "small_" : "") +
+                                  folder.filename().string() + (by_aten ? "_plain" : "");
                          });
 
 // --- beside the records one by one ---------------------------------------------------------------

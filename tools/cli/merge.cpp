@@ -1,5 +1,6 @@
 // `tandem merge ADAPTER --into DIR --output DIR`: adapters, as PEFT or training here saved them,
 // and their base model as one model folder.
+#include <array>
 #include <filesystem>
 #include <string>
 
@@ -43,6 +44,9 @@ int run_merge(int argc, char** argv) {
                      adapters.folder().string());
   }
   const MergedAdapters merged = merge_adapters(adapters, resolve_model_folder(base), folder);
+  if (!merged.absent.empty()) {
+    print_notes(std::array{merged.absent});
+  }
   fmt::print(
       "{}: {} matrices of {} with their adapters of rank {}, scale {:.4g}{}\n", one_line(output),
       merged.adapted, one_line(base), adapters.lora().rank, adapters.lora().scale(),

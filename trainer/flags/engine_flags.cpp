@@ -1,5 +1,7 @@
 #include "trainer/flags/engine_flags.hpp"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "engine/tensors/device_choice.hpp"
@@ -120,12 +122,9 @@ void check_engine_flags(const EngineFlags& f, DeviceKind device) {
 EngineOptions engine_options(const EngineFlags& flags, DeviceKind device) {
   EngineOptions options = flags.engine;
   options.device = device;
-  if (device == DeviceKind::kCuda) {
-    options.open_gpu = &open_gpu;
-  }
   options.sim = parse_sim_spec(flags.sim_spec);
   options.nvme.overflow = !options.nvme.path.empty();
-  return options;
+  return with_gpu(std::move(options));
 }
 
 }  // namespace tandem

@@ -339,6 +339,43 @@ std::string expected_name(const Manifest& manifest, const std::string& file, std
   return file + ": its header";
 }
 
+/// A checkpoint of a file with `count` tensors of 5 elements, whose values the step decides.
+std::string save_many(EventLoop& loop, FileIo& files, const std::string& parent, std::int64_t step,
+                      int count) {
+  CheckpointPlan plan = small_plan(parent, step);
+  plan.files.resize(1);
+  plan.files.front().tensors.clear();
+  for (int i = 0; i < count; ++i) {
+    plan.files.front().tensors.push_back({fmt::format("t{:02}", i), TensorType::kF32, {5}});
+  }
+  loop.run(save_checkpoint, &files, plan, 1U, std::size_t{100});
+  return parent + "/" + checkpoint_name(step) + "/" + plan.files.front().name;
+}
+
+TEST_F(CheckpointFolder, AFileOfWhichLittleIsRightHasFewLines) {
+  const std::string one = save_many(loop, files, parent, 20, 12);
+  const std::string other = save_many(loop, files, parent, 30, 12);
+  const std::string folder = parent + "/step-00000020";
+  const std::string kept = text_of(one);
+  const auto faults = [&] { return loop.run(faults_of, &files, folder); };
+  std::ofstream(one, std::ios::binary) << text_of(other);
+  Names found = faults();
+  ASSERT_EQ(found.size(), 1U) << "another checkpoint's file";
+  EXPECT_TRUE(found[0].starts_with(one + ": none of its 12 tensors is as saved: it has the hash "));
+  // All but the first of the tensors, which lie behind the header.
+  std::string mixed = kept;
+  const std::size_t first = kept.size() - std::size_t{11} * 5 * 4;
+  mixed.replace(first, std::string::npos, text_of(other).substr(first));
+  std::ofstream(one, std::ios::binary) << mixed;
+  found = faults();
+  ASSERT_EQ(found.size(), 9U);
+  EXPECT_TRUE(found[0].starts_with(one + ": tensor \"t01\" has the hash ")) << found[0];
+  EXPECT_TRUE(found[7].starts_with(one + ": tensor \"t08\" has the hash ")) << found[7];
+  EXPECT_EQ(found[8], one + ": and 3 more of its 12 tensors have other hashes");
+  std::ofstream(one, std::ios::binary) << kept;
+  EXPECT_TRUE(faults().empty());
+}
+
 TEST_F(CheckpointFolder, EveryFlippedBitIsFoundAndItsTensorNamed) {
   save(20, 2);
   const std::string folder = parent + "/step-00000020";

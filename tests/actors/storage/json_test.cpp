@@ -48,6 +48,18 @@ TEST(IoJson, RefusesWhatIsNotJson) {
 
 TEST(IoJson, ReadsBehindAByteOrderMark) { EXPECT_NO_THROW((void)parse("\xEF\xBB\xBF{}")); }
 
+TEST(IoJson, TellsOneValueFromOtherTexts) {
+  const JsonOrigin origin = {.where = "test", .file = "f", .advice = "none"};
+  const auto one = JsonDocument::parse_if_json("{\n\"a\": 100000000000000000000\n}\n", origin);
+  ASSERT_TRUE(one.has_value());
+  EXPECT_EQ(one->root().at("a").number(), 1e20);
+  for (const char* other : {"{}\n{}\n", "", "{\n", "text"}) {
+    EXPECT_FALSE(JsonDocument::parse_if_json(other, origin).has_value()) << other;
+  }
+  expect_error([&] { (void)JsonDocument::parse_if_json(R"({"a": 1, "a": 2})", origin); },
+               {"\"a\""});
+}
+
 TEST(IoJson, RefusesDeepNesting) {
   const std::string deep(100'000, '[');
   expect_error([&] { (void)parse(deep + std::string(100'000, ']')); }, {"not valid JSON"});

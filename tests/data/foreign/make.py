@@ -3,7 +3,7 @@
 its rules for a model of six tensors, and pytorch_model.bin in the forms that are met. Every case has the values that must
 be read (state.safetensors) and the numbers beside them (record.json).
 
-usage: .venv/bin/python tests/data/foreign/make.py
+usage: .venv/bin/python tests/data/foreign/make.py [FOLDER]
 """
 
 import json
@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-PACKED = Path(__file__).resolve().parent / "checkpoints.tar.xz"
+PACKED = (Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent) / "checkpoints.tar.xz"
 FOLDER = Path(tempfile.mkdtemp())
 SHAPES = OrderedDict([("embed.weight", (5, 3)), ("layers.0.weight", (3, 3)), ("layers.0.norm", (3,)),
                       ("layers.1.weight", (3, 3)), ("layers.1.norm", (3,)), ("head.weight", (5, 3))])
@@ -286,6 +286,7 @@ def pack():
         info.mode = 0o755 if info.isdir() else 0o644
         return info
 
+    PACKED.parent.mkdir(exist_ok=True)
     with tarfile.open(PACKED, "w:xz", preset=9) as tar:
         for path in sorted(FOLDER.rglob("*")):
             tar.add(path, path.relative_to(FOLDER), recursive=False, filter=plain)

@@ -23,16 +23,13 @@
 #include "engine/engine.hpp"
 #include "models/cifar/dataset.hpp"
 #include "models/cifar/records.hpp"
+#include "tests/models/cifar/reference.hpp"
 #include "tests/models/layers/harness.hpp"
-#include "tests/support/io_support.hpp"
-#include "tests/support/tensor_file.hpp"
 
 namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-using test::read;
-using test::shared;
 
 constexpr double kLossLimit = 2e-6;  // oracles/README.md: losses, norms (relative), weights
 constexpr double kNormLimit = 1e-6;
@@ -82,21 +79,30 @@ TEST(CifarNet, FreshWeightsFillTorchsBoundsAndDependOnTheSeed) {
   EXPECT_NEAR(mean, 0, 5 * 0.05 / std::sqrt(3.0 * static_cast<double>(a.size())));
 }
 
-TEST(CifarNet, LogitsLossAndGradientsOfTheFirstBatch) {
-  TANDEM_NEEDS_SHARED("oracles/cifar");
-  const auto oracle = SafetensorsFile::open(shared("oracles/cifar/first_batch.safetensors"));
-  test::MathHarness harness(make_cifar_model({}), at::kFloat,
-                            cifar_weights_of(shared("oracles/cifar/initial.safetensors")));
-  const Batch batch{read(oracle, "images"), read(oracle, "labels")};
-  EXPECT_LE((harness.logits(batch.inputs) - read(oracle, "logits")).abs().max().item<double>(),
-            1e-6);
-  EXPECT_NEAR(harness.step(batch), read(oracle, "loss").item<double>(), kLossLimit);
+void expect_the_first_batch_of(const test::CifarReference& reference) {
+  test::MathHarness harness(make_cifar_model({}), at::kFloat, reference.weights());
+  const Batch batch = batch_of(reference.images(kBatch), 0, kBatch);
+  const auto wanted = [&](const std::string& name) {
+    return at::tensor(reference.values("first_batch", name));
+  };
+  EXPECT_LE((harness.logits(batch.inputs).flatten() - wanted("logits")).abs().max().item<double>(),
+            reference.limit("logits", 1e-6));
+  EXPECT_NEAR(harness.step(batch), wanted("loss").item<double>(), kLossLimit);
   for (const auto& [name, weight] : harness.parameters()) {
-    const at::Tensor expected = read(oracle, "grad." + name);
-    const at::Tensor got = weight->grad_written ? weight->grad : weight->value.grad();
+    const at::Tensor expected = wanted("grad." + name);
+    const at::Tensor all = weight->grad_written ? weight->grad : weight->value.grad();
+    const at::Tensor got =
+        all.flatten().slice(0, 0, {}, static_cast<std::int64_t>(reference.stride()));
     EXPECT_LE((got - expected).abs().max().item<double>(),
-              2e-6 * expected.abs().max().item<double>())
+              reference.limit("gradients", 2e-6) * all.abs().max().item<double>())
         << name;
+  }
+}
+
+TEST(CifarNet, LogitsLossAndGradientsOfTheFirstBatch) {
+  for (const fs::path& folder : test::cifar_references()) {
+    SCOPED_TRACE(folder.string());
+    expect_the_first_batch_of(test::CifarReference(folder));
   }
 }
 
@@ -211,16 +217,11 @@ std::ostream& operator<<(std::ostream& out, const Trace& trace) { return out << 
 class CifarTrace : public testing::TestWithParam<Trace> {};
 
 /// Losses and norms of 20 steps in file order, then the weights.
-TEST_P(CifarTrace, AsTorchAndDeepSpeedsSchedule) {
-  TANDEM_NEEDS_SHARED("oracles/cifar");
-  const fs::path folder = shared("oracles/cifar");
-  const CifarImages images =
-      read_cifar_file(shared("data/cifar-10-batches-bin/data_batch_1.bin.xz"));
-  simdjson::dom::parser parser;
-  const simdjson::dom::element traces = parser.load((folder / "traces.json").string());
-  const simdjson::dom::object trace = traces[GetParam().name];
-  Engine engine({.model = make_cifar_model(cifar_weights_of(folder / "initial.safetensors")),
-                 .config = config_of(GetParam().scheduler, GetParam().clip)});
+void expect_the_trace_of(const test::CifarReference& reference, const Trace& which) {
+  const CifarImages images = reference.images(20 * kBatch);
+  const simdjson::dom::object trace = reference.trace(which.name);
+  Engine engine({.model = make_cifar_model(reference.weights()),
+                 .config = config_of(which.scheduler, which.clip)});
   std::int64_t first = 0;
   for (std::size_t step = 0; step < 20; ++step) {
     const Batch batch = batch_of(images, first, kBatch);
@@ -231,15 +232,22 @@ TEST_P(CifarTrace, AsTorchAndDeepSpeedsSchedule) {
     EXPECT_NEAR(result.verdict.norm.value, norm, kNormLimit * norm) << "step " << step + 1;
     EXPECT_EQ(result.tokens, kBatch);
   }
-  const auto final_weights =
-      SafetensorsFile::open(folder / fmt::format("final_{}.safetensors", GetParam().name));
   engine.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float> values) {
-    std::vector<float> expected(values.size());
-    final_weights.read_f32(parameter.name, 0, parameter.numel(), expected.data());
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      ASSERT_NEAR(values[i], expected[i], kWeightLimit) << parameter.name << "[" << i << "]";
+    const std::vector<float> expected =
+        reference.values(fmt::format("final_{}", which.name), parameter.name);
+    ASSERT_EQ(expected.size(), (values.size() - 1) / reference.stride() + 1);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(values[i * reference.stride()], expected[i], kWeightLimit)
+          << parameter.name << "[" << i << "]";
     }
   });
+}
+
+TEST_P(CifarTrace, AsTorchAndDeepSpeedsSchedule) {
+  for (const fs::path& folder : test::cifar_references()) {
+    SCOPED_TRACE(folder.string());
+    expect_the_trace_of(test::CifarReference(folder), GetParam());
+  }
 }
 
 constexpr std::string_view kWarmup =

@@ -43,6 +43,8 @@ TEST(IoAlpaca, AFilesFirstCharacterTellsItsForm) {
   EXPECT_EQ(read_alpaca(dir / "array.jsonl").size(), 2u);
   test::put(dir / "one.json", "{\n  \"instruction\": \"i\",\n  \"output\": \"o\"\n}\n");
   EXPECT_EQ(read_alpaca(dir / "one.json").size(), 1u);
+  test::put(dir / "one.json", "{\n\"instruction\": \"i\",\n\"instruction\": \"j\"\n}\n");
+  expect_error([&] { (void)read_alpaca(dir / "one.json"); }, {"one.json", "instruction"});
 }
 
 /// Python writes it where pandas has no value.

@@ -11,8 +11,8 @@
 #include "actors/storage/safetensors.hpp"
 #include "models/data/token_dataset.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/data/references.hpp"
 #include "tests/models/io/tokenizer/tiny_tokenizer.hpp"
-#include "tests/support/io_support.hpp"
 
 namespace tandem {
 namespace {
@@ -157,27 +157,20 @@ TEST(AlpacaTokens, ManyRecordsKeepTheirOrderAndTheFirstErrorIsTold) {
   EXPECT_FALSE(told.empty());
 }
 
-TEST(AlpacaTokens, MakesTheRowsOfTheReference) {
-  TANDEM_NEEDS_SHARED("oracles/finetune/alpaca.safetensors");
-  const test::TempDir dir;
-  if (!test::unpack_xz(test::shared("data/tokenizers/qwen3/tokenizer.json.xz"),
-                       dir / "tokenizer.json")) {
-    GTEST_SKIP() << "xz is not installed";
-  }
-  test::fs::copy_file(test::shared("data/tokenizers/qwen3/tokenizer_config.json"),
-                      dir / "tokenizer_config.json");
-  const Tokenizer tokenizer = Tokenizer::load(dir.path());
-  auto records = read_alpaca(test::shared("data/alpaca/alpaca_small.json"));
-  ASSERT_EQ(records.size(), 512u);
-  records.resize(64);
-  constexpr std::size_t kLength = 256;
+/// `file` has rows of the first records, cut and padded to its width.
+void expect_rows(const Tokenizer& tokenizer, std::vector<AlpacaRecord> records,
+                 const std::filesystem::path& file) {
+  const auto oracle = SafetensorsFile::open(file);
+  const std::vector<std::int64_t> shape = oracle.at("input_ids").shape;
+  ASSERT_GE(std::ssize(records), shape[0]);
+  records.resize(static_cast<std::size_t>(shape[0]));
+  const auto length = static_cast<std::size_t>(shape[1]);
   const TokenDataset dataset(
-      tokenise_alpaca(records, tokenizer, {.max_length = kLength, .loss_on = LossOn::kAll}),
+      tokenise_alpaca(records, tokenizer, {.max_length = shape[1], .loss_on = LossOn::kAll}),
       padding_id(tokenizer));
-  const auto oracle = SafetensorsFile::open(test::shared("oracles/finetune/alpaca.safetensors"));
   const auto column = [&](std::string_view name) {
     const TensorInfo& info = oracle.at(name);
-    EXPECT_EQ(info.shape, (std::vector<std::int64_t>{64, 256}));
+    EXPECT_EQ(info.shape, shape);
     std::vector<std::int64_t> values(static_cast<std::size_t>(info.numel()));
     std::memcpy(values.data(), oracle.bytes(info).data(), info.size_bytes);
     return values;
@@ -187,15 +180,35 @@ TEST(AlpacaTokens, MakesTheRowsOfTheReference) {
   const auto labels = column("labels_padding_ignored");
   for (std::size_t r = 0; r < records.size(); ++r) {
     const HostBatch row = dataset.collate({{static_cast<std::int64_t>(r)}});
-    for (std::size_t t = 0; t < kLength; ++t) {
+    for (std::size_t t = 0; t < length; ++t) {
       const bool is_text = static_cast<std::int64_t>(t) < row.tokens;
-      ASSERT_EQ(is_text ? 1 : 0, mask[r * kLength + t]) << r << " " << t;
-      ASSERT_EQ(is_text ? row.labels[t] : kIgnoredLabel, labels[r * kLength + t]) << r << " " << t;
+      ASSERT_EQ(is_text ? 1 : 0, mask[r * length + t]) << r << " " << t;
+      ASSERT_EQ(is_text ? row.labels[t] : kIgnoredLabel, labels[r * length + t]) << r << " " << t;
       if (is_text) {
-        ASSERT_EQ(row.inputs[t], ids[r * kLength + t]) << r << " " << t;
+        ASSERT_EQ(row.inputs[t], ids[r * length + t]) << r << " " << t;
       }
     }
   }
+}
+
+TEST(AlpacaTokens, MakesTheRowsOfTransformers) {
+  const std::filesystem::path demo = test::source_path("examples/demo");
+  expect_rows(Tokenizer::load(demo), read_alpaca(demo / "instructions.json"),
+              test::own_reference("alpaca/rows.safetensors"));
+}
+
+TEST(AlpacaTokens, MakesTheRowsOfThePublishedTokenizer) {
+  TANDEM_NEEDS_SHARED("oracles/finetune/alpaca.safetensors");
+  const test::TempDir dir;
+  if (!test::unpack_xz(test::shared("data/tokenizers/qwen3/tokenizer.json.xz"),
+                       dir / "tokenizer.json")) {
+    GTEST_SKIP() << "xz is not installed";
+  }
+  test::fs::copy_file(test::shared("data/tokenizers/qwen3/tokenizer_config.json"),
+                      dir / "tokenizer_config.json");
+  expect_rows(Tokenizer::load(dir.path()),
+              read_alpaca(test::shared("data/alpaca/alpaca_small.json")),
+              test::shared("oracles/finetune/alpaca.safetensors"));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include "engine/data/loader.hpp"
 #include "models/data/memory_records.hpp"
 #include "models/data/token_dataset.hpp"
-#include "tests/support/io_support.hpp"
+#include "tests/data/references.hpp"
 
 namespace tandem {
 namespace {
@@ -54,11 +54,8 @@ TEST(Packing, TheBestFitIsTheFullestPackWithRoom) {
 }
 
 TEST(Packing, RowsAreThoseOfTheReference) {
-  for (const char* family : {"gpt2", "qwen3", "gpt_oss", "qwen3_sliding"}) {
-    const auto folder = test::shared("oracles/packing") / family;
-    if (!std::filesystem::exists(folder)) {
-      continue;
-    }
+  for (const auto& folder :
+       test::references({"packing/gpt2"}, {"oracles/packing/gpt2", "oracles/packing/qwen3"})) {
     simdjson::dom::parser lines;
     std::vector<std::int64_t> lengths;
     for (const simdjson::dom::element record :
@@ -74,7 +71,7 @@ TEST(Packing, RowsAreThoseOfTheReference) {
         into.push_back(static_cast<std::int32_t>(record));
       }
     }
-    EXPECT_EQ(best_fit_decreasing(lengths, std::int64_t(expected["max_length"])), rows) << family;
+    EXPECT_EQ(best_fit_decreasing(lengths, std::int64_t(expected["max_length"])), rows) << folder;
   }
 }
 

@@ -26,37 +26,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kConfigs = fs::path(test::source_dir()) / "../shared/data/model_configs";
+// What published models' config.json say of their sizes.
+const fs::path kConfigs = test::source_path("tests/data/model_sizes");
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
-
-/// The sizes of published models whose config.json is not in shared/.
-const std::map<std::string, std::string> kOthers = {{"Qwen2.5-7B.json", R"({
-      "model_type": "qwen2", "hidden_act": "silu", "hidden_size": 3584, "intermediate_size": 18944,
-      "max_position_embeddings": 131072, "max_window_layers": 28, "num_attention_heads": 28,
-      "num_hidden_layers": 28, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
-      "rope_theta": 1000000.0, "sliding_window": 131072, "tie_word_embeddings": false,
-      "use_sliding_window": false, "vocab_size": 152064})"},
-                                                    {"Mistral-7B-v0.1.json", R"({
-      "model_type": "mistral", "hidden_act": "silu", "hidden_size": 4096,
-      "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32,
-      "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
-      "rope_theta": 10000.0, "sliding_window": 4096, "tie_word_embeddings": false,
-      "vocab_size": 32000})"},
-                                                    {"Mixtral-8x7B-v0.1.json", R"({
-      "model_type": "mixtral", "hidden_act": "silu", "hidden_size": 4096,
-      "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32,
-      "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8,
-      "num_local_experts": 8, "output_router_logits": false, "rms_norm_eps": 1e-05,
-      "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": null,
-      "tie_word_embeddings": false, "vocab_size": 32000})"},
-                                                    {"gemma-3-1b-it.json", R"({
-      "model_type": "gemma3_text", "attention_bias": false, "attn_logit_softcapping": null,
-      "final_logit_softcapping": null, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh",
-      "hidden_size": 1152, "intermediate_size": 6912, "max_position_embeddings": 32768,
-      "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
-      "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
-      "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000,
-      "sliding_window": 512, "sliding_window_pattern": 6, "vocab_size": 262144})"}};
 
 using Shapes = std::map<std::string, std::vector<std::int64_t>>;
 
@@ -78,22 +50,9 @@ std::int64_t count_of(const Model& model) {
   return count;
 }
 
-HfConfig sizes_of(const std::string& file) {
-  const auto other = kOthers.find(file);
-  return other == kOthers.end() ? read_hf_config(kConfigs / file)
-                                : parse_hf_config(other->second, file);
-}
+HfConfig sizes_of(const std::string& file) { return read_hf_config(kConfigs / file); }
 
-class Descriptions : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!fs::exists(kConfigs)) {
-      GTEST_SKIP() << "shared/data/model_configs is not here";
-    }
-  }
-};
-
-TEST_F(Descriptions, HaveThePublishedNumbersOfParameters) {
+TEST(Descriptions, HaveThePublishedNumbersOfParameters) {
   const std::map<std::string, std::int64_t> published = {
       {"Qwen3-0.6B.json", 596'049'920},
       {"Qwen3-14B.json", 14'768'307'200},
@@ -113,7 +72,7 @@ TEST_F(Descriptions, HaveThePublishedNumbersOfParameters) {
   }
 }
 
-TEST_F(Descriptions, ListTheTensorsOfTheCheckpointOnce) {
+TEST(Descriptions, ListTheTensorsOfTheCheckpointOnce) {
   for (const char* file :
        {"Qwen3-0.6B.json", "gpt2.json", "Llama-3.1-8B.json", "Phi-4.json",
         "Seed-OSS-36B.assembled.json", "Qwen3-30B-A3B.json", "gpt-oss-20b.json", "Qwen2.5-7B.json",
@@ -129,7 +88,7 @@ TEST_F(Descriptions, ListTheTensorsOfTheCheckpointOnce) {
   }
 }
 
-TEST_F(Descriptions, LeafModulesCutUnitsAndKeepTheOrder) {
+TEST(Descriptions, LeafModulesCutUnitsAndKeepTheOrder) {
   const HfConfig config = sizes_of("Qwen3-30B-A3B.json");
   const auto names_of = [&](std::string_view leaf, std::size_t units) {
     const Model model = make_causal_lm(config, leaf);
@@ -176,7 +135,7 @@ for mine in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
     print(mine.name)
 )";
 
-TEST_F(Descriptions, HaveTransformersNamesAndShapes) {
+TEST(Descriptions, HaveTransformersNamesAndShapes) {
   if (!test::python_has("transformers")) {
     GTEST_SKIP() << "no Python with transformers in .venv";
   }
@@ -230,7 +189,7 @@ FitReport on_h200(const std::string& file, PlanInput input) {
   return check_fit(make_causal_lm(sizes_of(file)), input, limits);
 }
 
-TEST_F(Descriptions, PlansOfLargeModelsAreSane) {
+TEST(Descriptions, PlansOfLargeModelsAreSane) {
   const PlanInput run = {.rows = 4, .length = 4096};
   const FitReport qwen = on_h200("Qwen3-14B.json", run);
   EXPECT_FALSE(qwen.lacks) << qwen.advice();

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "models/causal_lm.hpp"
-#include "tests/support/io_support.hpp"
+#include "tests/data/references.hpp"
 
 namespace tandem {
 namespace {
@@ -86,9 +86,11 @@ TEST(IoHfConfig, ReadsOddSpellings) {
 }
 
 TEST(IoHfConfig, ReadsBothSpellingsOfTheReferenceModelsAlike) {
-  TANDEM_NEEDS_SHARED("oracles/models");
-  for (const char* name : {"qwen3", "qwen3_tied", "gpt2"}) {
-    const auto folder = test::shared("oracles/models") / name / "checkpoint";
+  for (const auto& model : test::references(
+           {"references/small_qwen3", "references/small_gpt2", "references/small_gpt_oss"},
+           {"oracles/models/qwen3", "oracles/models/qwen3_tied", "oracles/models/gpt2"})) {
+    SCOPED_TRACE(model.string());
+    const auto folder = model / "checkpoint";
     const HfConfig a = read_hf_config(folder);
     const HfConfig b = read_hf_config(folder / "config.transformers5.json");
     EXPECT_EQ(a.vocab_size, b.vocab_size);
@@ -102,9 +104,10 @@ TEST(IoHfConfig, ReadsBothSpellingsOfTheReferenceModelsAlike) {
   }
 }
 
-TEST(IoHfConfig, ReadsPublishedConfigs) {
-  TANDEM_NEEDS_SHARED("data/model_configs");
-  const auto folder = test::shared("data/model_configs");
+class PublishedConfigs : public testing::TestWithParam<test::fs::path> {};
+
+TEST_P(PublishedConfigs, AreRead) {
+  const auto& folder = GetParam();
   EXPECT_EQ(read_hf_config(folder / "Qwen3-0.6B.json").hidden_size, 1024);
   EXPECT_EQ(read_hf_config(folder / "Qwen3-14B.json").num_hidden_layers, 40);
   const DropoutRates gpt2 = read_hf_config(folder / "gpt2.json").dropout;
@@ -140,6 +143,11 @@ TEST(IoHfConfig, ReadsPublishedConfigs) {
   EXPECT_FALSE(oss.rope.truncate);
   EXPECT_NEAR(oss.rope.attention_factor, 0.1 * std::log(32.0) + 1, 1e-15);
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    IoHfConfig, PublishedConfigs,
+    testing::ValuesIn(test::references({"model_sizes"}, {"data/model_configs"})),
+    [](const auto& info) { return test::is_own(info.param) ? "sizes" : "whole"; });
 
 TEST(IoHfConfig, NamesKnownArchitectures) {
   expect_error([] { (void)parse(changed(kQwen3, "model_type", "\"mamba\"")); },

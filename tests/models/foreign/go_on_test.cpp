@@ -15,6 +15,7 @@
 #include "models/io/hf_config.hpp"
 #include "tests/models/foreign/import_support.hpp"
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/warm_python.hpp"
 #include "tests/support/tensor_file.hpp"
 
 namespace tandem {
@@ -31,25 +32,24 @@ struct Limits {
   double update;  // error of a tensor's change in the steps, L2
 };
 
-fs::path golden() { return test::deepspeed_checkpoints(); }
-
-std::vector<std::string> cases() {
-  std::vector<std::string> names;
-  std::error_code none;
-  for (const fs::directory_entry& entry : fs::directory_iterator(golden(), none)) {
-    if (fs::exists(entry.path() / "record.json")) {
-      names.push_back(entry.path().filename());
+/// The folders of the tree's own checkpoints, or of all others that are there.
+std::vector<fs::path> cases(bool own) {
+  std::vector<fs::path> all;
+  for (const fs::path& root : test::deepspeed_checkpoints()) {
+    const std::vector<fs::path> found = test::recorded_checkpoints(root);
+    if (test::is_own(root) == own) {
+      all.insert(all.end(), found.begin(), found.end());
     }
   }
-  std::ranges::sort(names);
-  return names;
+  return all;
 }
 
-class GoOn : public ::testing::TestWithParam<std::string> {};
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GoOn);
+class GoOn : public test::WithWarmPython<::testing::TestWithParam<fs::path>> {};
 
 TEST_P(GoOn, MakesDeepSpeedsNextSteps) {
-  const fs::path folder = golden() / GetParam();
+  const fs::path& folder = GetParam();
+  const fs::path golden = folder.parent_path();
+  const std::string name = folder.filename();
   simdjson::dom::parser parser;
   simdjson::dom::element record = parser.load((folder / "record.json").string());
   fs::path states = folder;
@@ -61,7 +61,7 @@ TEST_P(GoOn, MakesDeepSpeedsNextSteps) {
   const Limits limits = bf16 ? Limits{1e-3, 5e-2} : Limits{2e-6, 5e-5};
 
   const fs::path model_folder =
-      golden() / (GetParam().starts_with("tied") ? "checkpoint_tied" : "checkpoint");
+      golden / (name.starts_with("tied") ? "checkpoint_tied" : "checkpoint");
   Model model = make_causal_lm(read_hf_config(model_folder));
   // Every row has as many labels, so the number of ranks that shared a step does not matter.
   const std::string config = simdjson::minify(record["config"]);
@@ -73,7 +73,7 @@ TEST_P(GoOn, MakesDeepSpeedsNextSteps) {
   options.compute_threads = 1;
   options.plans_run = false;
   ImportedCheckpoint checkpoint = open_foreign_checkpoint(folder);
-  const bool has_groups = GetParam().starts_with("groups");  // norms without weight decay
+  const bool has_groups = name.starts_with("groups");  // norms without weight decay
   bool has_frozen = false;
   for (UnitSpec& unit : model.units) {
     for (ParameterSpec& parameter : unit.parameters) {
@@ -83,7 +83,7 @@ TEST_P(GoOn, MakesDeepSpeedsNextSteps) {
       parameter.group = has_groups && parameter.shape.size() == 1 ? 1 : 0;
     }
   }
-  EXPECT_EQ(has_frozen, GetParam().starts_with("frozen"));
+  EXPECT_EQ(has_frozen, name.starts_with("frozen"));
   ForeignState state = foreign_state(std::move(checkpoint), model);
   EXPECT_TRUE(state.moments);
   model.source = [](const ParameterSpec&, std::int64_t begin, std::int64_t end, float* out) {
@@ -99,7 +99,7 @@ TEST_P(GoOn, MakesDeepSpeedsNextSteps) {
                  .parameter_groups = std::move(groups)});
   EXPECT_EQ(engine.load_foreign(std::move(state)).step, kSaved);
 
-  const auto batches = SafetensorsFile::open(golden() / "batches.safetensors");
+  const auto batches = SafetensorsFile::open(golden / "batches.safetensors");
   const at::Tensor tokens = test::read(batches, "tokens");
   const at::Tensor labels = test::read(batches, "labels");
   for (std::int64_t step = kSaved; step < kSaved + kSteps; ++step) {
@@ -135,13 +135,12 @@ TEST_P(GoOn, MakesDeepSpeedsNextSteps) {
   EXPECT_GT(compared, 10U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, GoOn, ::testing::ValuesIn(cases()),
-                         [](const auto& info) { return info.param; });
-
-TEST(GoOnFromDeepSpeed, NeedsTheReferenceData) {
-  TANDEM_NEEDS_SHARED(golden().string());
-  EXPECT_FALSE(cases().empty());
+std::string case_name(const ::testing::TestParamInfo<fs::path>& info) {
+  return info.param.filename().string();
 }
+
+INSTANTIATE_TEST_SUITE_P(Small, GoOn, ::testing::ValuesIn(cases(true)), case_name);
+INSTANTIATE_TEST_SUITE_P(Golden, GoOn, ::testing::ValuesIn(cases(false)), case_name);
 
 }  // namespace
 }  // namespace tandem

@@ -13,6 +13,7 @@
 #include "models/foreign/imported_checkpoint.hpp"
 #include "tests/models/foreign/import_support.hpp"
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/warm_python.hpp"
 
 namespace tandem {
 namespace {
@@ -20,25 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 using test::expect_same_floats;
 using test::read_all;
-using test::shared;
 
-constexpr const char* kFolder = "oracles/ds_ckpt";
 constexpr std::size_t kNone = std::string_view::npos;
 
 JsonDocument json_file(const fs::path& path) {
   return JsonDocument::load(path, {.where = "test", .advice = "make it anew"}, 1 << 26);
-}
-
-/// Folders with a record of what was saved.
-std::vector<fs::path> cases(const fs::path& folder) {
-  std::vector<fs::path> out;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (fs::exists(entry.path() / "record.json")) {
-      out.push_back(entry.path());
-    }
-  }
-  std::ranges::sort(out);
-  return out;
 }
 
 void expect_state(const ImportedCheckpoint& checkpoint, const SafetensorsFile& expected) {
@@ -116,7 +103,9 @@ void expect_record(const ImportedCheckpoint& checkpoint, const JsonValue& record
 }
 
 void expect_cases(const fs::path& in) {
-  for (const fs::path& folder : cases(in)) {
+  const std::vector<fs::path> folders = test::recorded_checkpoints(in);
+  EXPECT_GE(folders.size(), 3U) << in;
+  for (const fs::path& folder : folders) {
     SCOPED_TRACE(folder.filename().string());
     ASSERT_TRUE(is_foreign_checkpoint(folder));
     const ImportedCheckpoint checkpoint = open_foreign_checkpoint(folder);
@@ -131,13 +120,15 @@ void expect_cases(const fs::path& in) {
   }
 }
 
-TEST(ImportGolden, EveryMasterAndMomentBitForBit) {
-  const fs::path folder = test::deepspeed_checkpoints();
-  TANDEM_NEEDS_SHARED(folder.string());
-  expect_cases(folder);
+class ImportGolden : public test::WithWarmPython<testing::Test> {};
+
+TEST_F(ImportGolden, EveryMasterAndMomentBitForBit) {
+  for (const fs::path& folder : test::deepspeed_checkpoints()) {
+    expect_cases(folder);
+  }
 }
 
-TEST(ImportGolden, OurOwnOfEveryLayout) {
+TEST_F(ImportGolden, OurOwnOfEveryLayout) {
   const test::UnpackedCheckpoints own;
   if (!own) {
     GTEST_SKIP() << "tar or xz is not installed";
@@ -145,9 +136,8 @@ TEST(ImportGolden, OurOwnOfEveryLayout) {
   expect_cases(own.path());
 }
 
-TEST(ImportGolden, TheFolderOfATagIsACheckpointToo) {
-  TANDEM_NEEDS_SHARED(kFolder);
-  const fs::path folder = shared(kFolder) / "stage1_fp32_w2";
+TEST_F(ImportGolden, TheFolderOfATagIsACheckpointToo) {
+  const fs::path folder = test::own_reference("deepspeed/stage1_fp32_w2");
   const ImportedCheckpoint a = open_foreign_checkpoint(folder);
   const ImportedCheckpoint b = open_foreign_checkpoint(folder / "global_step4");
   EXPECT_EQ(a.path, b.path);
@@ -184,9 +174,7 @@ void expect_weights(const fs::path& path, const fs::path& weights) {
   }
 }
 
-TEST(ImportGolden, PytorchModelBin) {
-  TANDEM_NEEDS_SHARED(kFolder);
-  const fs::path folder = shared(kFolder);
+void expect_files_of_torch(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder / "pytorch_bin")) {
     const fs::path own = entry.path() / "tensors.safetensors";
     if (fs::exists(own)) {
@@ -199,7 +187,13 @@ TEST(ImportGolden, PytorchModelBin) {
   }
 }
 
-TEST(ImportGolden, OurOwnPytorchModelBin) {
+TEST_F(ImportGolden, PytorchModelBin) {
+  for (const fs::path& folder : test::references({"deepspeed"}, {"oracles/ds_ckpt"})) {
+    expect_files_of_torch(folder);
+  }
+}
+
+TEST_F(ImportGolden, OurOwnPytorchModelBin) {
   const test::UnpackedCheckpoints own;
   if (!own) {
     GTEST_SKIP() << "tar or xz is not installed";
@@ -212,9 +206,7 @@ TEST(ImportGolden, OurOwnPytorchModelBin) {
   EXPECT_EQ(files, 6);
 }
 
-TEST(ImportGolden, HostileFilesAreRefused) {
-  TANDEM_NEEDS_SHARED(kFolder);
-  const fs::path folder = shared(kFolder) / "hostile";
+void expect_hostile_files_are_refused(const fs::path& folder) {
   std::set<std::string> either;
   if (fs::exists(folder / "index.json")) {
     const JsonDocument index = json_file(folder / "index.json");
@@ -242,9 +234,16 @@ TEST(ImportGolden, HostileFilesAreRefused) {
     test::expect_error([&] { (void)test::read_whole(entry.path()); },
                        {"[import]", entry.path().filename().string()});
   }
-  EXPECT_GT(files, 0);
+  EXPECT_GE(files, 5);
   for (const auto& entry : fs::directory_iterator(fs::temp_directory_path())) {
     EXPECT_FALSE(entry.path().filename().string().starts_with("PWNED_")) << entry.path();
+  }
+}
+
+TEST_F(ImportGolden, HostileFilesAreRefused) {
+  for (const fs::path& folder :
+       test::references({"deepspeed/hostile"}, {"oracles/ds_ckpt/hostile"})) {
+    expect_hostile_files_are_refused(folder);
   }
 }
 

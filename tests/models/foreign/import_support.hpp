@@ -13,16 +13,30 @@
 #include <gtest/gtest.h>
 
 #include "models/foreign/imported_checkpoint.hpp"
-#include "tests/support/io_support.hpp"
+#include "tests/data/references.hpp"
 #include "tests/support/process/paths.hpp"
 
 namespace tandem::test {
 
-/// Returns the folder of DeepSpeed's checkpoints: those that tests/drills/deepspeed_checkpoints.py
-/// has made, else the reference data.
-inline std::filesystem::path deepspeed_checkpoints() {
-  const char* made = std::getenv("TANDEM_DEEPSPEED_CHECKPOINTS");
-  return made != nullptr ? std::filesystem::path(made) : shared("oracles/ds_ckpt");
+/// Folders of checkpoints that DeepSpeed wrote: the small ones of this tree, and those that
+/// tests/drills/deepspeed_checkpoints.py has made, else the large ones where they are there.
+inline std::vector<std::filesystem::path> deepspeed_checkpoints() {
+  if (const char* made = std::getenv("TANDEM_DEEPSPEED_CHECKPOINTS"); made != nullptr) {
+    return {own_reference("deepspeed"), made};
+  }
+  return references({"deepspeed"}, {"oracles/ds_ckpt"});
+}
+
+/// Folders in `folder` with a record of what was saved.
+inline std::vector<std::filesystem::path> recorded_checkpoints(const fs::path& folder) {
+  std::vector<fs::path> out;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (fs::exists(entry.path() / "record.json")) {
+      out.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(out);
+  return out;
 }
 
 /// The checkpoints that tests/data/foreign/make.py made, unpacked for a while.

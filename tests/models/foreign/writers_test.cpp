@@ -11,6 +11,7 @@
 #include "models/io/checkpoint.hpp"
 #include "tests/models/foreign/import_support.hpp"
 #include "tests/support/io_support.hpp"
+#include "tests/support/process/warm_python.hpp"
 
 namespace tandem {
 namespace {
@@ -19,7 +20,7 @@ namespace fs = std::filesystem;
 using test::expect_same_floats;
 using test::read_all;
 
-class ImportWriters : public testing::Test {
+class ImportWriters : public test::WithWarmPython<testing::Test> {
  protected:
   void SetUp() override {
     if (!own_) {

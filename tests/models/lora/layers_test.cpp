@@ -24,15 +24,12 @@ using test::read;
 std::string peft_name(const std::string& parameter) { return "base_model.model." + parameter; }
 
 /// With true as the second: by ATen's operations, as on a GPU.
-class AdaptersOfPeft : public testing::TestWithParam<std::tuple<const LoraOracle*, bool>> {
+class AdaptersOfPeft : public testing::TestWithParam<std::tuple<LoraOracle, bool>> {
  protected:
-  void SetUp() override {
-    TANDEM_NEEDS_SHARED("oracles/lora");
-    aten::take_always(std::get<bool>(GetParam()));
-  }
+  void SetUp() override { aten::take_always(std::get<bool>(GetParam())); }
   void TearDown() override { aten::take_always(false); }
 
-  static const LoraOracle& oracle() { return *std::get<0>(GetParam()); }
+  static const LoraOracle& oracle() { return std::get<0>(GetParam()); }
   static test::MathHarness harness(const std::string& adapters) {
     Model model = oracle().model(adapters);
     const ParameterSource source = model.source;
@@ -140,10 +137,9 @@ TEST_P(AdaptersOfPeft, InBf16TheyAreNear) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AdaptersOfPeft,
-                         testing::Combine(testing::Values(&test::kQwen3Qv, &test::kLlamaAllLinear),
-                                          testing::Bool()),
+                         testing::Combine(testing::ValuesIn(test::lora_oracles()), testing::Bool()),
                          [](const auto& info) {
-                           return std::get<0>(info.param)->name +
+                           return std::get<0>(info.param).name() +
                                   (std::get<bool>(info.param) ? "_plain" : "");
                          });
 

@@ -6,22 +6,25 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "models/adapter_folder.hpp"
 #include "models/causal_lm.hpp"
 #include "models/checkpoint_layout.hpp"
 #include "models/io/hf_config.hpp"
-#include "tests/support/io_support.hpp"
+#include "tests/data/references.hpp"
 
 namespace tandem::test {
 
 struct LoraOracle {
-  std::string name;     // the case's
-  std::string base;     // folder of the base model's checkpoint
+  std::filesystem::path path;
   std::string targets;  // as given to PEFT
 
-  [[nodiscard]] std::filesystem::path folder() const { return shared("oracles/lora") / name; }
-  [[nodiscard]] std::filesystem::path checkpoint() const { return shared("oracles/lora") / base; }
+  [[nodiscard]] std::string name() const { return path.filename().string(); }
+  [[nodiscard]] const std::filesystem::path& folder() const { return path; }
+  [[nodiscard]] std::filesystem::path checkpoint() const {
+    return AdapterFolder::open(folder() / "adapter_initial").base_model();
+  }
   [[nodiscard]] HfConfig config() const { return read_hf_config(checkpoint()); }
   /// The settings of the case as a user types them.
   [[nodiscard]] LoraOptions lora() const {
@@ -51,9 +54,18 @@ struct LoraOracle {
     };
   }
 };
-inline void PrintTo(const LoraOracle* one, std::ostream* out) { *out << one->name; }
+inline void PrintTo(const LoraOracle& one, std::ostream* out) { *out << one.name(); }
 
-inline const LoraOracle kQwen3Qv = {"qwen3_qv", "qwen3_checkpoint", "q_proj,v_proj"};
-inline const LoraOracle kLlamaAllLinear = {"llama_all_linear", "llama_checkpoint", "all-linear"};
+/// What tests/data/lora/make.py made, and the larger ones where they are there.
+inline std::vector<LoraOracle> lora_oracles() {
+  std::vector<LoraOracle> found;
+  for (const std::filesystem::path& folder :
+       references({"lora/small_qwen3_qv", "lora/small_qwen2_all_linear"},
+                  {"oracles/lora/qwen3_qv", "oracles/lora/llama_all_linear"})) {
+    const bool two = folder.string().ends_with("_qv");
+    found.push_back({folder, two ? "q_proj,v_proj" : "all-linear"});
+  }
+  return found;
+}
 
 }  // namespace tandem::test

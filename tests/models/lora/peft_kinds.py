@@ -45,10 +45,35 @@ KINDS = {
     "norms": ("llama", dict(target_modules=["q_proj"], modules_to_save=["input_layernorm"]), None),
     "names_in_memory": ("llama", dict(target_modules=["q_proj", "embed_tokens"]), None),
     "fewer_targets": ("llama", dict(target_modules=["q_proj", "v_proj"]), "target_modules"),
+    "wider_targets": ("llama", dict(target_modules=["q_proj"]), None),
+    "wider_gaussian": ("gpt2", dict(target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights="gaussian"), None),
+    "wider_orthogonal": ("llama", dict(target_modules=["q_proj"], init_lora_weights="orthogonal"), None),
+    "wider_in_one_layer": ("llama", dict(target_modules=["q_proj"], layers_to_transform=[0]), None),
+    "wider_random": ("llama", dict(target_modules=["q_proj"], init_lora_weights=False), "random values"),
+    "wider_random_layers": ("llama", dict(target_modules=["q_proj"], layers_to_transform=[0], init_lora_weights=False), "layers.1.self_attn.q_proj"),
+    "wider_random_head": ("llama", dict(target_modules=["q_proj"], init_lora_weights=False), "lm_head"),
+    "random_of_all": ("llama", dict(target_modules=["q_proj", "down_proj"], init_lora_weights=False), None),
+    "head_of_all_linear": ("llama", dict(target_modules=["q_proj", "lm_head"]), "leaves out"),
+    "loftq": ("llama", dict(target_modules=["q_proj"]), "loftq"),
     "parameters": ("llama", dict(target_modules=["q_proj"],
                                  target_parameters=["mlp.down_proj.weight"]), "target_parameters"),
     "tokens": ("llama", dict(target_modules=["q_proj"], trainable_token_indices=[3, 14]),
                "trainable_token_indices"),
+}
+
+# kind: members of adapter_config.json that were changed behind PEFT. It passes over tensors that target_modules leaves out, and
+# gives modules that the file lacks what init_lora_weights says.
+CHANGED = {
+    "fewer_targets": {"target_modules": ["q_proj"]},
+    "wider_targets": {"target_modules": ["q_proj", "v_proj", "down_proj", "lm_head"]},
+    "wider_gaussian": {"target_modules": ["c_attn", "c_fc", "wte", "wpe"]},
+    "wider_orthogonal": {"target_modules": r".*\.(q_proj|up_proj)"},
+    "wider_in_one_layer": {"layers_to_transform": None},
+    "wider_random": {"target_modules": "all-linear"},
+    "wider_random_layers": {"layers_to_transform": None},
+    "wider_random_head": {"target_modules": ["q_proj", "lm_head"]},
+    "head_of_all_linear": {"target_modules": "all-linear"},
+    "loftq": {"init_lora_weights": "loftq", "loftq_config": {"loftq_bits": 4}},
 }
 
 
@@ -78,7 +103,8 @@ def save_tokenizer(folder):
 def make(kind, folder):
     """The adapter in FOLDER/adapter beside FOLDER/base; PEFT's logits."""
     import torch
-    from peft import LoraConfig, get_peft_model
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM
     torch.manual_seed(7)
     name, settings, _ = KINDS[kind]
     base = base_of(name)
@@ -94,20 +120,22 @@ def make(kind, folder):
     model.eval()
     model.save_pretrained(folder / "adapter")
     change(kind, folder / "adapter")
+    if KINDS[kind][2] is None and kind in CHANGED:  # as PEFT loads what was changed
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32), folder / "adapter").eval()
     with torch.no_grad():
         return model(torch.tensor(IDS)).logits[0].tolist()
 
 
 def change(kind, adapter):
-    """What two kinds have beside what PEFT saves."""
+    """What some kinds have beside what PEFT saves."""
     from safetensors.torch import load_file, save_file
+    path = adapter / "adapter_config.json"
+    if kind in CHANGED:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **CHANGED[kind]}))
     if kind == "names_in_memory":
         path = adapter / "adapter_model.safetensors"
         save_file({re.sub(r"(\.lora_\w+)", r"\1.default", name): value
                    for name, value in load_file(path).items()}, path)
-    if kind == "fewer_targets":  # PEFT leaves v_proj's tensors out without a word
-        path = adapter / "adapter_config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "target_modules": ["q_proj"]}))
 
 
 def run(command, text=""):

@@ -12,8 +12,8 @@
 #include "actors/storage/json.hpp"
 #include "actors/storage/safetensors.hpp"
 #include "runtime/util/error.hpp"
+#include "tests/data/references.hpp"
 #include "tests/models/layers/math_support.hpp"
-#include "tests/support/process/paths.hpp"
 #include "tests/support/tensor_file.hpp"
 
 namespace tandem {
@@ -21,8 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::read;
-
-const fs::path kFolder = fs::path(test::source_dir()) / "../shared/oracles/gating";
 
 GateOptions options_of(const JsonValue& c) {
   return {.k = c.at("k").integer(),
@@ -59,17 +57,14 @@ void expect_routes(const SafetensorsFile& file, const GateRoutes& routes) {
       1e-6);
 }
 
-TEST(Gating, RoutesAsDeepSpeedDoes) {
-  if (!fs::exists(kFolder)) {
-    GTEST_SKIP() << "reference data " << kFolder << " is not there";
-  }
+void expect_the_routes_of(const fs::path& folder) {
   const JsonDocument cases = JsonDocument::load(
-      kFolder / "cases.json", {.where = "oracle", .file = "cases.json", .advice = ""}, 1 << 20);
+      folder / "cases.json", {.where = "oracle", .file = "cases.json", .advice = ""}, 1 << 20);
   int compared = 0;
   for (const JsonValue& c : cases.root().items()) {
     SCOPED_TRACE(c.at("name").string());
     const auto file =
-        SafetensorsFile::open(kFolder / (std::string(c.at("name").string()) + ".safetensors"));
+        SafetensorsFile::open(folder / (std::string(c.at("name").string()) + ".safetensors"));
     at::Tensor logits = read(file, "logits").requires_grad_(true);
     const at::Tensor used = test::find_tensor(file, "used_token");
     const GateRoutes routes =
@@ -91,6 +86,13 @@ TEST(Gating, RoutesAsDeepSpeedDoes) {
     EXPECT_LE((logits.grad() - read(file, "grad_logits")).abs().max().item<double>(), 1e-6);
   }
   EXPECT_EQ(compared, 10);
+}
+
+TEST(Gating, RoutesAsDeepSpeedDoes) {
+  for (const fs::path& folder : test::references({"gating"}, {"oracles/gating"})) {
+    SCOPED_TRACE(folder.string());
+    expect_the_routes_of(folder);
+  }
 }
 
 TEST(Gating, WithoutADrawTheFirstToComeAreKept) {

@@ -183,6 +183,47 @@ TEST(SignalsLeft, NoDescriptorIsLeftToAnExecutedProgram) {
   EXPECT_EQ(inherited_descriptors(), before);
 }
 
+/// More signals than the pipe of Asio's sets has room for, which no loop reads meanwhile: 0 if
+/// every one of them returns, and if the pipe is closed for executed programs.
+int raise_more_than_the_pipe_holds() {
+  constexpr int kPipeBytes = 1 << 16;  // of which each signal takes 4
+  const int before = inherited_descriptors();
+  EventLoop loop;
+  Signals signals(loop, {SIGUSR1});
+  const auto ended = std::chrono::steady_clock::now() + 10s;
+  for (int i = 0; i < kPipeBytes && std::chrono::steady_clock::now() < ended; ++i) {
+    ::raise(SIGUSR1);
+  }
+  loop.run([](Signals* s) -> Task<> { (void)co_await s->wait(); }, &signals);
+  return inherited_descriptors() == before ? 0 : 3;
+}
+
+// A handler that waited for room would wait for ever: the thread that reads is the one it stopped.
+TEST(SignalsLeft, AHandlerDoesNotWaitForRoomInThePipe) {
+  for (const bool in_grandchild : {false, true}) {  // whose pipe is made anew
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      ::alarm(20);
+      if (in_grandchild) {
+        EventLoop loop;
+        const Signals signals(loop, {SIGUSR1});
+        if (const pid_t grandchild = ::fork(); grandchild != 0) {
+          int status = 0;
+          ::waitpid(grandchild, &status, 0);
+          ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 4);
+        }
+        ::alarm(20);
+      }
+      ::_exit(raise_more_than_the_pipe_holds());
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status)) << "it hung";
+    EXPECT_EQ(WEXITSTATUS(status), 0) << in_grandchild;
+  }
+}
+
 Task<int> next_of(Signals* signals) {
   co_return co_await signals->wait(co_await current_stop_token());
 }

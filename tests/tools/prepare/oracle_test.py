@@ -1,26 +1,28 @@
 #!/usr/bin/env python3
-"""Chats as Transformers renders, tokenises and masks them: every case of shared/oracles/chat."""
+"""Chats as Transformers renders, tokenises and masks them: the cases of transformers_chats.py, and those of ../shared/oracles/chat
+where they are there."""
 
 import json
-import sys
 import unittest
 
-from support import SHARED, SKIPPED, PrepareTest, Prepared
+from support import DEMO, SHARED, PrepareTest, Prepared  # skips where a package is missing
+
+import transformers_chats
 
 CHAT = SHARED / "oracles" / "chat"
-GENERATION = ("{%- generation %}", "{%- endgeneration %}")
 
 
 class Oracles(PrepareTest):
     def cases(self):
-        """(model's folder, template, cases) of each file that is there."""
-        found = sorted(CHAT.glob("*/*.json"))
-        self.assertTrue(found)
-        for path in found:
+        """(model's folder, template, cases) of each template."""
+        for name, text in transformers_chats.TEMPLATES.items():
+            yield DEMO, self.write(f"{name}.jinja", text), transformers_chats.cases(name)
+        for path in sorted(CHAT.glob("*/*.json")):
             yield SHARED / "models" / path.parent.name, CHAT / "templates" / f"{path.stem}.jinja", json.loads(path.read_text())
 
     def conversations(self):
-        return {item["name"]: item["messages"] for item in json.loads((CHAT / "conversations.json").read_text())}
+        shared = json.loads((CHAT / "conversations.json").read_text()) if CHAT.is_dir() else []
+        return {item["name"]: item["messages"] for item in shared} | transformers_chats.conversations()
 
     def test_ids_and_masks_are_transformers(self):
         conversations = self.conversations()
@@ -46,10 +48,7 @@ class Oracles(PrepareTest):
     def test_prefixes_give_the_mask_or_refuse_where_no_generation_block_helps(self):
         conversations = self.conversations()
         for model, template, cases in self.cases():
-            text = template.read_text()
-            for mark in GENERATION:
-                text = text.replace(mark, "")
-            stripped = self.write(template.name, text)
+            stripped = self.write("stripped.jinja", transformers_chats.without_blocks(template.read_text()))
             for case in cases:
                 if "error" in case:
                     continue
@@ -68,11 +67,14 @@ class Oracles(PrepareTest):
                     (self.folder / "x.tokens").unlink()
 
     def test_sharegpt_is_the_same_chat(self):
-        names = json.loads((CHAT / "sharegpt_names.json").read_text())
+        conversations = self.conversations()
+        speakers = {"system": "system", "user": "human", "assistant": "gpt"}
         for model, template, cases in self.cases():
-            by_name = {case["name"]: case for case in cases}
-            found = self.prepare(CHAT / "sharegpt.jsonl", "--chat_template", template, "--skip_refused", model=model)
-            expected = [by_name[name] for name in names if by_name[name].get("mask") is not None]
+            usable = [case for case in cases if case.get("mask") is not None]
+            chats = [[{"from": speakers[m["role"]], "value": m["content"]} for m in conversations[case["name"]]] for case in usable]
+            data = self.write("sharegpt.jsonl", [{"conversations": chat} for chat in chats])
+            found = self.prepare(data, "--chat_template", template, "--skip_refused", model=model)
+            expected = usable
             self.assertEqual(list(zip(found.ids, found.masks)), [(case["ids"], case["mask"]) for case in expected])
 
     def test_weights_choose_among_the_assistants_messages(self):
@@ -89,7 +91,4 @@ class Oracles(PrepareTest):
 
 
 if __name__ == "__main__":
-    if not CHAT.is_dir():
-        print(f"skipped: {CHAT} is not there")
-        sys.exit(SKIPPED)
     unittest.main()
