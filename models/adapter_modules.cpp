@@ -11,6 +11,7 @@
 
 #include "actors/storage/json.hpp"
 #include "models/adapter_folder.hpp"
+#include "models/causal_lm.hpp"
 #include "models/families/family.hpp"
 #include "models/io/adapter_keys.hpp"
 #include "models/transformer/adapters.hpp"

@@ -186,9 +186,10 @@ INSTANTIATE_TEST_SUITE_P(Models, PackedOracle,
                                               {"oracles/packing/gpt2", "oracles/packing/qwen3"})),
                                           testing::Bool()),
                          [](const auto& info) {
-                           const auto& [folder, by_aten] = info.param;
+                           const std::filesystem::path folder = std::get<0>(info.param);
+                           const char* way = std::get<1>(info.param) ? "_plain" : "";
                            return (test::is_own(folder) ? "small_" : "") +
-                                  folder.filename().string() + (by_aten ? "_plain" : "");
+                                  folder.filename().string() + way;
                          });
 
 // --- beside the records one by one ---------------------------------------------------------------

@@ -87,8 +87,10 @@ struct DevicePieces {
 
 void all_to_all(LaneExchange& exchange, std::span<const int> from, std::span<int> into,
                 bool on_device) {
-  exchange.all_to_all(std::as_bytes(from).data(), std::as_writable_bytes(into).data(),
-                      from.size_bytes() / static_cast<std::size_t>(exchange.ranks()), on_device);
+  const Place place = on_device ? Place::kDevice : Place::kHost;
+  exchange.all_to_all({place, std::as_bytes(from).data()},
+                      {place, std::as_writable_bytes(into).data()},
+                      from.size_bytes() / static_cast<std::size_t>(exchange.ranks()));
 }
 
 constexpr int value_of(int rank, std::size_t i) { return 10'000'000 * rank + static_cast<int>(i); }
