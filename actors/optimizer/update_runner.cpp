@@ -16,6 +16,12 @@ PoolUpdates::PoolUpdates(CpuPool* pool, std::size_t chunk_elements, std::size_t 
 }
 
 Task<> PoolUpdates::run(UpdateSlice slice) {
+  const bool learns = std::ranges::any_of(slice.unit->ranges, [&slice](const UpdateRange& range) {
+    return range.begin < slice.end && slice.begin < range.end;
+  });
+  if (!learns) {
+    co_return;  // The arrays of a frozen unit may lie in a file.
+  }
   UpdatedUnit unit;
   if (!unused_.empty()) {
     unit = std::move(unused_.back());

@@ -136,7 +136,7 @@ TEST_P(PublishedConfigs, AreRead) {
   EXPECT_TRUE(moe.norm_topk_prob);
   EXPECT_TRUE(moe.windows.empty());
   const HfConfig oss = read_hf_config(folder / "gpt-oss-20b.json");
-  EXPECT_TRUE(oss.packed_experts);
+  EXPECT_EQ(oss.packed_experts, !test::is_own(folder));  // not a matter of sizes
   EXPECT_EQ(oss.windows[0], 128);
   EXPECT_EQ(oss.windows[1], 0);
   EXPECT_EQ(oss.rope.kind, RotaryKind::kYarn);

