@@ -33,16 +33,6 @@ struct StagedBackend::GatherStep {
   }
 };
 
-struct StagedBackend::BroadcastStep {
-  CollectiveBackend& inner;
-  std::uint32_t root;
-
-  Task<> operator()(Piece p) {
-    std::byte* data = root == inner.rank() ? p.from_device : p.for_device;
-    return inner.broadcast({.data = data, .bytes = p.bytes, .root = root});
-  }
-};
-
 struct StagedBackend::AllToAllStep {
   CollectiveBackend& inner;
 
@@ -286,21 +276,6 @@ Task<> StagedBackend::exchange(ExchangeArguments a) {
                       .source = a.mine,
                       .target = a.all,
                       .target_parts = world()},
-                     &step);
-}
-
-Task<> StagedBackend::broadcast(BroadcastArguments a) {
-  if (!is_on_device(a.data)) {
-    co_await inner_->broadcast(a);
-    co_return;
-  }
-  const bool gives = a.root == rank();
-  name_copies(gathers_, "broadcast");
-  BroadcastStep step{*inner_, a.root};
-  co_await carry_out({.copy_streams = &gathers_,
-                      .part_bytes = a.bytes,
-                      .source = gives ? a.data : nullptr,
-                      .target = gives ? nullptr : a.data},
                      &step);
 }
 

@@ -86,7 +86,6 @@ class StagedBackend final : public CollectiveBackend {
   Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
   /// Both operands lie on the same side.
   Task<> exchange(ExchangeArguments arguments) override;
-  Task<> broadcast(BroadcastArguments arguments) override;
   /// Both operands lie on the same side. If another library owns the device memory, set
   /// in_use_until.
   Task<> all_to_all(AllToAllArguments arguments) override;
@@ -133,7 +132,6 @@ class StagedBackend final : public CollectiveBackend {
     std::byte* for_device = nullptr;
   };
   struct GatherStep;
-  struct BroadcastStep;
   struct AllToAllStep;
   struct ReduceStep;
   struct ExchangeStep;

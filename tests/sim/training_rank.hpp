@@ -49,10 +49,6 @@ class RecordingBackend final : public CollectiveBackend {
     reductions.push_back(a.bytes);
     co_await inner_.exchange(a);
   }
-  Task<> broadcast(BroadcastArguments a) override {
-    gathers.push_back(a.bytes);
-    co_await inner_.broadcast(a);
-  }
   Task<> all_to_all(AllToAllArguments a) override {
     gathers.push_back(a.bytes);
     co_await inner_.all_to_all(a);
