@@ -107,7 +107,7 @@ Task<> TrainingRank::main(TrainingRank* self) {
     co_await self->training->start();
     started = true;
     self->step.emplace(*self->training);
-    self->checkpoints.start(self->training->scope());
+    self->checkpoints.start();
     self->first_step = self->steps_done = co_await self->checkpoints.load();
     self->prefetch.start(self->training->scope());
     co_await self->train();
@@ -122,7 +122,7 @@ Task<> TrainingRank::main(TrainingRank* self) {
   }
   if (started) {
     self->prefetch.close();
-    self->checkpoints.close();
+    co_await self->checkpoints.end();
     co_await self->training->end(error != nullptr);
   }
   self->ended_at = EventLoop::current().now();

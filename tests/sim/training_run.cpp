@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "runtime/detail/mailbox/ask_table.hpp"
 #include "runtime/report.hpp"
@@ -19,7 +20,7 @@ void keep_report(std::string_view line) noexcept { g_report = line; }
 
 bool is_harmless(Fault fault) {
   return fault == Fault::kNone || fault == Fault::kSlow || fault == Fault::kClogs ||
-         fault == Fault::kDiskFull;
+         fault == Fault::kDiskFull || fault == Fault::kPowerCut;
 }
 
 /// A word of the error that the victim of a fault ends with.
@@ -61,13 +62,13 @@ bool trains_on_disk(const Plan& plan) {
 }
 
 TrainingRun::TrainingRun(std::uint64_t seed, const Plan& plan, const Reference& reference,
-                         Strike strike, SimDisk& disk, std::uint64_t start)
+                         Strike strike, std::vector<SimDisk>& disks, std::uint64_t start)
     : plan_(plan),
       reference_(reference),
       run_("training", seed, plan.ranks),
       strike_(strike),
       links_(run_.world, {}),
-      disk_(disk),
+      disks_(disks),
       meeting_{.start = start} {
   const std::uint32_t per_host = plan.ranks / plan.hosts;
   for (std::uint32_t host = 0; host < plan.hosts; ++host) {
@@ -76,7 +77,7 @@ TrainingRun::TrainingRun(std::uint64_t seed, const Plan& plan, const Reference& 
   for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
     const bool is_victim = rank == strike.victim;
     ranks_.push_back(std::make_unique<TrainingRank>(
-        run_, plan, reference, rank, links_, *hosts_[rank / per_host], disk,
+        run_, plan, reference, rank, links_, *hosts_[rank / per_host], disks[plan.disk_of(rank)],
         DiskFaults{.of_files = faults_of(strike, is_victim && strike.fault == Fault::kIoError),
                    .of_nvme = faults_of(strike, is_victim && strike.fault == Fault::kNvmeError)},
         meeting_));
@@ -134,13 +135,35 @@ void TrainingRun::plan_strike() {
       victim.device()->fail_copy(strike_.at);
       break;
     case Fault::kDiskFull:
-      disk_.set_capacity(disk_.used_bytes() + strike_.capacity);
+      disks_[plan_.disk_of(strike_.victim)].set_capacity(
+          disks_[plan_.disk_of(strike_.victim)].used_bytes() + strike_.capacity);
+      break;
+    case Fault::kPowerCut:
+      world.before_turn(strike_.victim, strike_.at, [this] { cut_power(); });
       break;
     case Fault::kIoError:
     case Fault::kNvmeError:
     case Fault::kNone:
       break;
   }
+}
+
+void TrainingRun::cut_power() {
+  Random random = run_.random.fork("power cut");
+  found_.emplace().step = meeting_.committed_step;
+  for (const SimDisk& disk : disks_) {
+    const double share = random.uniform();
+    SimDisk& found = found_->disks.emplace_back(
+        disk.after_power_cut([&](const SimDisk::Piece&) { return random.chance(share); }));
+    found.set_capacity(UINT64_MAX);
+  }
+}
+
+FoundDisks TrainingRun::after_power_cut() {
+  if (!found_) {
+    cut_power();
+  }
+  return std::move(*found_);
 }
 
 template <class Act>
@@ -164,7 +187,7 @@ OperationCounts TrainingRun::operations_of(std::uint32_t rank) const {
   return counts;
 }
 
-std::uint64_t TrainingRun::to_end(std::uint64_t found_step) {
+void TrainingRun::to_end(std::uint64_t found_step) {
   run_.until("every rank ends", [&] { return all_ended(); });
   check_end();
   for (const auto& rank : ranks_) {
@@ -174,7 +197,6 @@ std::uint64_t TrainingRun::to_end(std::uint64_t found_step) {
   }
   bury_the_dead();
   check_quiet();
-  return meeting_.committed_step;
 }
 
 bool TrainingRun::all_ended() const {
@@ -239,6 +261,7 @@ void TrainingRun::check_same_order() {
 void TrainingRun::bury_the_dead() {
   for (const auto& rank : ranks_) {
     if (!run_.world.alive(rank->rank)) {
+      rank->files->set_faults({.io_error = 1});  // what it has not asked for does not happen
       links_.cut(rank->rank);
       hosts_[rank->rank / (plan_.ranks / plan_.hosts)]->cut(rank->rank);
       run_.world.bury(rank->rank);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ enum class Fault {
   kIoError,    // of data and checkpoints
   kNvmeError,  // of state, weights and boundaries
   kStop,       // the actors are told to stop
+  kPowerCut,   // what the disks keep at that moment is found; this start runs on without knowing
 };
 
 /// A fault, and where it strikes.
@@ -34,7 +36,7 @@ struct Strike {
   Fault fault = Fault::kNone;
   std::uint32_t victim = 0;
   /// The victim's operation that fails, counted from 0: a visit, a kernel, a copy, a file call; of
-  /// kDeath and kStop the turn before which it happens.
+  /// kDeath, kStop and kPowerCut the turn before which it happens.
   std::uint64_t at = 0;
   Duration when{};             // of kDeviceLost
   double factor = 1;           // of kSlow
@@ -52,11 +54,17 @@ struct OperationCounts {
   std::uint64_t nvme_calls = 0;
 };
 
+/// What the start after a power cut finds.
+struct FoundDisks {
+  std::vector<SimDisk> disks;
+  std::uint64_t step = 0;  // of the last checkpoint that was said to be durable by then; 0: none
+};
+
 class TrainingRun {
  public:
   /// All but `strike` outlive it. `start`: the number of the program's start, from 1.
   TrainingRun(std::uint64_t seed, const Plan& plan, const Reference& reference, Strike strike,
-              SimDisk& disk, std::uint64_t start);
+              std::vector<SimDisk>& disks, std::uint64_t start);
 
   /// Nothing is left to be reported of ranks that failed.
   ~TrainingRun();
@@ -64,14 +72,18 @@ class TrainingRun {
   TrainingRun& operator=(const TrainingRun&) = delete;
 
   /// Until every rank has ended and nothing is pending; checks all that was promised. `found_step`:
-  /// the step of the last checkpoint that was said to be durable. Returns the newest such step.
-  std::uint64_t to_end(std::uint64_t found_step);
+  /// the step of the last checkpoint that was said to be durable.
+  void to_end(std::uint64_t found_step);
+
+  /// Cuts the power, unless the strike has done so.
+  [[nodiscard]] FoundDisks after_power_cut();
 
   [[nodiscard]] OperationCounts operations_of(std::uint32_t rank) const;
   [[nodiscard]] std::uint64_t log_hash() { return run_.world.log().hash(); }
 
  private:
   void plan_strike();
+  void cut_power();
   template <class Act>
   void strike(Act act);
   [[nodiscard]] bool all_ended() const;
@@ -90,7 +102,8 @@ class TrainingRun {
   SimNet links_;
   std::vector<std::unique_ptr<SimHost>> hosts_;
   TimePoint struck_at_ = TimePoint::max();
-  SimDisk& disk_;
+  std::vector<SimDisk>& disks_;
+  std::optional<FoundDisks> found_;
   CheckpointMeeting meeting_;
   std::vector<std::unique_ptr<TrainingRank>> ranks_;
 };

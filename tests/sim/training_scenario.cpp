@@ -19,7 +19,7 @@ constexpr std::uint64_t kFaultStride = kAddressSanitizer || kThreadSanitizer ? 7
 
 Fault draw_fault(const Plan& plan, Random& random) {
   if (random.chance(0.4)) {
-    return Fault::kNone;
+    return random.fork("power cut").chance(0.5) ? Fault::kPowerCut : Fault::kNone;
   }
   const auto fault = static_cast<Fault>(1 + random.below(11));
   const bool of_device =
@@ -41,6 +41,7 @@ Strike draw_strike(const Plan& plan, Random& random) {
       break;
     case Fault::kDeath:
     case Fault::kStop:
+    case Fault::kPowerCut:
       strike.at = random.below(400);
       break;
     case Fault::kVisit:
@@ -65,18 +66,22 @@ Strike draw_strike(const Plan& plan, Random& random) {
   return strike;
 }
 
-SimDisk disk_with_data(const Plan& plan) {
-  SimDisk disk;
-  disk.put_folder(RankCheckpoints::kParent);
-  disk.put_folder(".");
+std::vector<SimDisk> disks_with_data(const Plan& plan) {
+  std::vector<SimDisk> disks(plan.disk_count());
+  for (SimDisk& disk : disks) {
+    disk.put_folder(RankCheckpoints::kParent);
+    disk.put_folder(".");
+  }
   for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
     std::vector<std::byte> data(plan.steps * plan.micro_steps);
     for (std::uint64_t number = 0; number < data.size(); ++number) {
       data[number] = static_cast<std::byte>(batch_of(number));
     }
-    disk.put(fmt::format("data {}", rank), data);
+    for (SimDisk& disk : disks) {
+      disk.put(fmt::format("data {}", rank), data);
+    }
   }
-  return disk;
+  return disks;
 }
 
 struct Rehearsal {
@@ -85,21 +90,19 @@ struct Rehearsal {
 };
 
 /// A start with that fault, a power cut, and a start without one.
-Rehearsal rehearse(std::uint64_t seed, const Plan& plan, const Reference& reference, Strike strike,
-                   Random random) {
+Rehearsal rehearse(std::uint64_t seed, const Plan& plan, const Reference& reference,
+                   Strike strike) {
   renew_time_limit();
-  SimDisk disk = disk_with_data(plan);
-  TrainingRun training(seed, plan, reference, strike, disk, /*start=*/1);
-  const std::uint64_t committed = training.to_end(0);
+  std::vector<SimDisk> disks = disks_with_data(plan);
+  TrainingRun training(seed, plan, reference, strike, disks, /*start=*/1);
+  training.to_end(0);
   Rehearsal rehearsal;
   for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
     rehearsal.operations.push_back(training.operations_of(rank));
   }
-  Random power = random.fork("power cut");
-  disk.crash(power);
-  disk.set_capacity(UINT64_MAX);
-  TrainingRun again(seed, plan, reference, {}, disk, /*start=*/2);
-  again.to_end(committed);
+  FoundDisks found = training.after_power_cut();
+  TrainingRun again(seed, plan, reference, {}, found.disks, /*start=*/2);
+  again.to_end(found.step);
   rehearsal.hash = training.log_hash() * 31 + again.log_hash();
   return rehearsal;
 }
@@ -111,7 +114,7 @@ std::uint64_t rehearse_training(std::uint64_t seed) {
   const Plan plan = draw_plan(random);
   const Reference reference(plan);
   const Strike strike = draw_strike(plan, random);
-  return rehearse(seed, plan, reference, strike, random).hash;
+  return rehearse(seed, plan, reference, strike).hash;
 }
 
 std::uint64_t rehearse_each_fault(std::uint64_t seed) {
@@ -121,20 +124,21 @@ std::uint64_t rehearse_each_fault(std::uint64_t seed) {
   plan.ranks = 2;
   plan.steps = 2;
   plan.save_every = 1;
+  plan.own_disks = plan.hosts > 1 && seed % 4 == 1;
   const Reference reference(plan);
-  const Rehearsal whole = rehearse(seed, plan, reference, {}, random);
+  const Rehearsal whole = rehearse(seed, plan, reference, {});
   std::uint64_t hash = whole.hash;
   for (std::uint32_t victim = 0; victim < plan.ranks; ++victim) {
     const OperationCounts& counts = whole.operations[victim];
     const std::pair<Fault, std::uint64_t> kinds[] = {
-        {Fault::kDeath, counts.turns},         {Fault::kStop, counts.turns},
-        {Fault::kVisit, counts.visits},        {Fault::kKernel, counts.kernels},
-        {Fault::kCopy, counts.copies},         {Fault::kIoError, counts.file_calls},
-        {Fault::kNvmeError, counts.nvme_calls}};
+        {Fault::kDeath, counts.turns},        {Fault::kStop, counts.turns},
+        {Fault::kPowerCut, counts.turns},     {Fault::kVisit, counts.visits},
+        {Fault::kKernel, counts.kernels},     {Fault::kCopy, counts.copies},
+        {Fault::kIoError, counts.file_calls}, {Fault::kNvmeError, counts.nvme_calls}};
     for (const auto& [fault, count] : kinds) {
       for (std::uint64_t at = seed % kFaultStride; at < count; at += kFaultStride) {
         const Strike strike{.fault = fault, .victim = victim, .at = at};
-        hash = hash * 31 + rehearse(seed, plan, reference, strike, random).hash;
+        hash = hash * 31 + rehearse(seed, plan, reference, strike).hash;
       }
     }
   }
