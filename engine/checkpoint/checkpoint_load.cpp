@@ -126,10 +126,15 @@ Task<std::string> CheckpointLoad::text(std::string name) {
 }
 
 void CheckpointLoad::take(std::vector<std::string> arrays) {
+  require_shapes(*any(), rank_.layout(), arrays);
+  CheckpointSource source(here(), arrays);
+  take(std::move(arrays), std::move(source));
+}
+
+void CheckpointLoad::take(std::vector<std::string> arrays, CheckpointSource source) {
   TANDEM_CHECK(!arrays.empty(), "weights are read at least");
   arrays_ = std::move(arrays);
-  require_shapes(*any(), rank_.layout(), arrays_);
-  source_.emplace(here(), arrays_);
+  source_ = std::move(source);
 }
 
 bool CheckpointLoad::has_unit(std::size_t unit) const {

@@ -49,6 +49,8 @@ class CheckpointLoad {
 
   /// Sets the arrays to read, by name. Throws user_error if the checkpoint is of another model.
   void take(std::vector<std::string> arrays);
+  /// The same for files that the caller has read.
+  void take(std::vector<std::string> arrays, CheckpointSource source);
   /// Whether the checkpoint contains the unit. It contains all units except frozen ones, whose
   /// values come from the model's source.
   [[nodiscard]] bool has_unit(std::size_t unit) const;

@@ -16,7 +16,7 @@
 namespace tandem {
 
 /// Texts differ in length; each rank sends as much as the one with most.
-Task<std::vector<std::string>> RankExchange::texts(std::string mine) const {
+Task<std::vector<std::string>> CheckpointExchange::texts(std::string mine) const {
   const std::uint64_t own = mine.size();
   std::vector<std::byte> size(sizeof(own));
   std::memcpy(size.data(), &own, sizeof(own));
@@ -40,9 +40,7 @@ Task<std::vector<std::string>> RankExchange::texts(std::string mine) const {
 RankSave::RankSave(Parts parts, SaveRequest request)
     : parts_(std::move(parts)), request_(std::move(request)) {}
 
-Task<> RankSave::agree(std::optional<ManifestSlices> slices) {
-  const std::vector<std::string> ids =
-      co_await votes.all_have(SavePhase::kAgreed, std::move(parts_.own_id));
+void RankSave::plan(const std::vector<std::string>& ids, std::optional<ManifestSlices> slices) {
   const auto id = ContentHash::parse(ids.front());
   TANDEM_CHECK(id.has_value(), "rank 0 sends an identifier");
   const std::string folder = request_.parent + "/" + request_.name;
@@ -80,15 +78,14 @@ Task<> RankSave::write() {
   }
 }
 
-Task<> RankSave::hash() { entries_ = co_await files_->hash(); }
+Task<std::string> RankSave::hash() {
+  co_return Manifest{.step = request_.step, .files = co_await files_->hash()}.json();
+}
 
-Task<> RankSave::share_entries() {
-  const std::vector<std::string> texts = co_await votes.all_have(
-      SavePhase::kHashed, Manifest{.step = request_.step, .files = entries_}.json());
-  entries_.clear();
-  for (std::uint32_t r = 0; r < texts.size(); ++r) {
+void RankSave::take_entries(const std::vector<std::string>& of_ranks) {
+  for (std::uint32_t r = 0; r < of_ranks.size(); ++r) {
     std::vector<ManifestFile> files =
-        Manifest::parse(texts[r], fmt::format("the entries of rank {}", r)).files;
+        Manifest::parse(of_ranks[r], fmt::format("the entries of rank {}", r)).files;
     if (const std::string bad = first_not_finite(files); !bad.empty()) {
       request_.keeps_all_since = fmt::format(
           "this one is not to be resumed from, {} holds a value that is not finite", bad);
@@ -126,7 +123,7 @@ Task<> RankSave::discard() {
 
 // ---- what both protocols do
 
-std::unique_ptr<CheckpointProtocol> CheckpointProtocol::of(Disks disks, RankExchange ranks) {
+std::unique_ptr<CheckpointProtocol> CheckpointProtocol::of(Disks disks, CheckpointExchange ranks) {
   return disks.are_several() ? several_disks_protocol(std::move(disks), std::move(ranks))
                              : shared_disk_protocol(std::move(disks), std::move(ranks));
 }

@@ -27,7 +27,7 @@
 namespace tandem {
 
 /// Exchanges among all ranks. Each is a collective.
-struct RankExchange {
+struct CheckpointExchange {
   /// Exchanges equally sized byte buffers; returns all of them in rank order.
   std::function<Task<std::vector<std::byte>>(std::vector<std::byte> mine)> bytes;
   std::uint32_t rank = 0;
@@ -62,20 +62,20 @@ class RankSave {
   };
   RankSave(Parts parts, SaveRequest request);
 
-  /// A vote on rank 0's identifier of the save, which becomes this rank's. `slices`: the disk's
-  /// part, if there are several disks.
-  Task<> agree(std::optional<ManifestSlices> slices);
+  [[nodiscard]] const std::string& own_id() const noexcept { return parts_.own_id; }
+  /// Plans the files of the save that rank 0 identifies. `slices`: the disk's part, if there are
+  /// several disks.
+  void plan(const std::vector<std::string>& ids, std::optional<ManifestSlices> slices);
   /// Makes the folder and every file in full size, so that a full disk shows here.
   Task<> create();
   /// Opens the files, and freezes this rank's units in the optimizer.
   Task<> open_and_hold();
   /// Writes this rank's bytes unit by unit, and syncs them. No unit is frozen afterwards.
   Task<> write();
-  /// Hashes this rank's share of the files.
-  Task<> hash();
-  /// A vote that brings the manifest's entries of all files on this disk, and whether a value on
-  /// any disk is not finite.
-  Task<> share_entries();
+  /// Hashes this rank's share of the files; returns their entries of the manifest.
+  Task<std::string> hash();
+  /// Keeps the entries of this disk's files. Notes whether a value on any disk is not finite.
+  void take_entries(const std::vector<std::string>& of_ranks);
   /// Makes everything durable under the temporary name, the manifest last.
   Task<> seal();
   /// Gives the folder its final name, durably.
@@ -102,7 +102,7 @@ class RankSave {
   Parts parts_;
   SaveRequest request_;
   std::unique_ptr<CheckpointSave> files_;
-  std::vector<ManifestFile> entries_;  // of the files that this rank hashed; then of this disk's
+  std::vector<ManifestFile> entries_;  // of this disk's files
   std::size_t staged_bytes_ = 0;
   std::string warning_;
   bool must_stay_ = false;
@@ -119,7 +119,7 @@ struct OpenedCheckpoint {
 class CheckpointProtocol {
  public:
   /// Chooses by the number of disks.
-  static std::unique_ptr<CheckpointProtocol> of(Disks disks, RankExchange ranks);
+  static std::unique_ptr<CheckpointProtocol> of(Disks disks, CheckpointExchange ranks);
   virtual ~CheckpointProtocol() = default;
 
   // ---- saving
@@ -151,15 +151,15 @@ class CheckpointProtocol {
   [[nodiscard]] bool is_first() const { return disks_.is_first_of_its_disk(ranks_.rank); }
 
  protected:
-  CheckpointProtocol(Disks disks, RankExchange ranks)
+  CheckpointProtocol(Disks disks, CheckpointExchange ranks)
       : disks_(std::move(disks)), ranks_(std::move(ranks)) {}
 
   const Disks disks_;
-  const RankExchange ranks_;
+  const CheckpointExchange ranks_;
 };
 
 /// The two of them; CheckpointProtocol::of() chooses.
-std::unique_ptr<CheckpointProtocol> shared_disk_protocol(Disks disks, RankExchange ranks);
-std::unique_ptr<CheckpointProtocol> several_disks_protocol(Disks disks, RankExchange ranks);
+std::unique_ptr<CheckpointProtocol> shared_disk_protocol(Disks disks, CheckpointExchange ranks);
+std::unique_ptr<CheckpointProtocol> several_disks_protocol(Disks disks, CheckpointExchange ranks);
 
 }  // namespace tandem

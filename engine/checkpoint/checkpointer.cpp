@@ -60,7 +60,7 @@ Checkpointer::Machine Checkpointer::Machine::real(std::vector<std::string> hosts
 }
 
 Checkpointer::Checkpointer(Rank& rank, FileIo& io, std::vector<std::uint32_t> update_order,
-                           RankExchange exchange, Options options)
+                           CheckpointExchange exchange, Options options)
     : rank_(rank),
       io_(io),
       exchange_(std::move(exchange)),

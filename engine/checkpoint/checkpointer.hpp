@@ -55,7 +55,7 @@ class Checkpointer {
 
   /// `rank` and `io` outlive it. `update_order`: units in the order of their next updates.
   Checkpointer(Rank& rank, FileIo& io, std::vector<std::uint32_t> update_order,
-               RankExchange exchange, Options options);
+               CheckpointExchange exchange, Options options);
   /// Call end() first.
   ~Checkpointer();
 
@@ -92,7 +92,7 @@ class Checkpointer {
 
   Rank& rank_;
   FileIo& io_;
-  const RankExchange exchange_;
+  const CheckpointExchange exchange_;
   const Options options_;
   CheckpointLayout layout_;
   bool with_frozen_ = false;

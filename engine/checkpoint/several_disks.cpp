@@ -47,7 +47,7 @@ struct Stream {
 
 class SeveralDisks final : public CheckpointProtocol {
  public:
-  SeveralDisks(Disks disks, RankExchange ranks)
+  SeveralDisks(Disks disks, CheckpointExchange ranks)
       : CheckpointProtocol(std::move(disks), std::move(ranks)) {}
 
   [[nodiscard]] CheckpointLayout layout(const RankLayout& layout, bool with_frozen) const override {
@@ -55,8 +55,10 @@ class SeveralDisks final : public CheckpointProtocol {
   }
 
   Task<> save(RankSave* save) override {
-    co_await save->agree(ManifestSlices{
-        .save = {}, .disk = own_disk(), .hosts = disks_.hosts, .whole = save->layout().whole});
+    save->plan(
+        co_await save->votes.all_have(SavePhase::kAgreed, save->own_id()),
+        ManifestSlices{
+            .save = {}, .disk = own_disk(), .hosts = disks_.hosts, .whole = save->layout().whole});
     if (is_first()) {
       co_await save->create();
     }
@@ -68,8 +70,8 @@ class SeveralDisks final : public CheckpointProtocol {
     if (!planted(Bug::kHashedBeforeWritten)) {
       co_await save->votes.all_have(SavePhase::kWritten);
     }
-    co_await save->hash();
-    co_await save->share_entries();  // a vote
+    const std::string entries = co_await save->hash();
+    save->take_entries(co_await save->votes.all_have(SavePhase::kHashed, entries));
 
     if (is_first()) {
       co_await save->seal();  // all of the slices are durable, the manifest last
@@ -244,7 +246,7 @@ Task<> SeveralDisks::gather(OpenedCheckpoint opened, std::size_t unit) {
 
 }  // namespace
 
-std::unique_ptr<CheckpointProtocol> several_disks_protocol(Disks disks, RankExchange ranks) {
+std::unique_ptr<CheckpointProtocol> several_disks_protocol(Disks disks, CheckpointExchange ranks) {
   return std::make_unique<SeveralDisks>(std::move(disks), std::move(ranks));
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 class SharedDisk final : public CheckpointProtocol {
  public:
-  SharedDisk(Disks disks, RankExchange ranks)
+  SharedDisk(Disks disks, CheckpointExchange ranks)
       : CheckpointProtocol(std::move(disks), std::move(ranks)) {}
 
   [[nodiscard]] CheckpointLayout layout(const RankLayout& layout, bool with_frozen) const override {
@@ -22,7 +22,7 @@ class SharedDisk final : public CheckpointProtocol {
   }
 
   Task<> save(RankSave* save) override {
-    co_await save->agree({});
+    save->plan(co_await save->votes.all_have(SavePhase::kAgreed, save->own_id()), {});
     if (is_first()) {
       co_await save->create();
     }
@@ -34,8 +34,8 @@ class SharedDisk final : public CheckpointProtocol {
     if (!planted(Bug::kHashedBeforeWritten)) {
       co_await save->votes.all_have(SavePhase::kWritten);
     }
-    co_await save->hash();
-    co_await save->share_entries();  // a vote
+    const std::string entries = co_await save->hash();
+    save->take_entries(co_await save->votes.all_have(SavePhase::kHashed, entries));
 
     if (is_first()) {
       co_await save->seal();       // all of it is durable, the manifest last
@@ -62,7 +62,7 @@ class SharedDisk final : public CheckpointProtocol {
 
 }  // namespace
 
-std::unique_ptr<CheckpointProtocol> shared_disk_protocol(Disks disks, RankExchange ranks) {
+std::unique_ptr<CheckpointProtocol> shared_disk_protocol(Disks disks, CheckpointExchange ranks) {
   return std::make_unique<SharedDisk>(std::move(disks), std::move(ranks));
 }
 

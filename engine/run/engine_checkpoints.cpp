@@ -47,7 +47,7 @@ Checkpointer& EngineCheckpoints::checkpointer() {
                 FileIo::Options{.backend = options.io_backend, .name = "checkpoint io"});
     checkpointer_ = std::make_unique<Checkpointer>(
         *parts_.rank, *io_, parts_.step->update_order(),
-        RankExchange{
+        CheckpointExchange{
             .bytes = [ranks = parts_.ranks](
                          std::vector<std::byte> mine) { return ranks->bytes(std::move(mine)); },
             .rank = sharding.rank,

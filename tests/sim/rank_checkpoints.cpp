@@ -11,7 +11,7 @@
 namespace tandem::sim_test {
 namespace {
 
-constexpr std::array kArrays = {"master", "exp_avg", "exp_avg_sq"};
+constexpr std::array<std::string_view, 3> kArrays = {"master", "exp_avg", "exp_avg_sq"};
 
 Task<Disks> known(Disks disks) { co_return disks; }
 
@@ -42,7 +42,7 @@ void RankCheckpoints::start() {
   const std::size_t piece_bytes = kScaleGroup * sizeof(float) * (1 + owner_.random.below(4));
   saves_ = std::make_unique<Checkpointer>(
       *owner_.training, owner_.io, owner_.step->update_order(),
-      RankExchange{
+      CheckpointExchange{
           .bytes =
               [this](std::vector<std::byte> mine) { return owner_.of_all_ranks(std::move(mine)); },
           .rank = owner_.rank,
@@ -53,7 +53,11 @@ void RankCheckpoints::start() {
                             .machine = machine()});
 }
 
-Task<> RankCheckpoints::end() { co_await saves_->end(); }
+Task<> RankCheckpoints::end() {
+  if (saves_ != nullptr) {
+    co_await saves_->end();
+  }
+}
 
 void RankCheckpoints::take_outcome() {
   const std::optional<CheckpointOutcome> outcome = saves_->take_outcome();
@@ -112,7 +116,7 @@ Task<std::uint64_t> RankCheckpoints::load() {
   for (const Candidate& candidate : load.candidates()) {
     const std::string fault = co_await load.open(candidate);
     if (fault.empty()) {
-      co_await restore(&load.here());
+      co_await restore(&load);
       co_return static_cast<std::uint64_t>(load.step());
     }
     owner_.run.require(may_lack_slices(candidate), "a start finds {}", fault);
@@ -120,35 +124,33 @@ Task<std::uint64_t> RankCheckpoints::load() {
   co_return 0;
 }
 
-Task<> RankCheckpoints::restore(const HeldCheckpoint* here) {
-  for (const ManifestFile& file : here->files) {
-    co_await load_file(&file, here->folder);
+Task<> RankCheckpoints::restore(CheckpointLoad* load) {
+  CheckpointSource read(kArrays.size());
+  for (const ManifestFile& file : load->here().files) {
+    co_await load_file(&file, load->here().folder, &read);
   }
-  const StateSource source = [this](const ParameterSpec& parameter, std::uint32_t array,
-                                    std::int64_t begin, std::int64_t end, float* out) {
-    const std::vector<float>& values =
-        loaded_.at(fmt::format("{}: {}", kArrays[array], parameter.name));
-    std::copy(values.begin() + begin, values.begin() + end, out);
-  };
+  load->take({kArrays.begin(), kArrays.end()}, std::move(read));
+  const StateSource source = load->source();
   Rank& rank = *owner_.training;
   for (std::size_t unit = 0; unit < owner_.plan.units(); ++unit) {
+    co_await load->fetch(unit);
     co_await rank.loader().restore(unit, rank.optimizer().state_of(unit), &source, true);
   }
   co_await owner_.step->weights_replaced();
 }
 
-Task<> RankCheckpoints::load_file(const ManifestFile* file, std::string path) {
+Task<> RankCheckpoints::load_file(const ManifestFile* file, std::string path,
+                                  CheckpointSource* into) {
   IoFile open = co_await owner_.io.open(path + "/" + file->name, OpenMode::kRead);
+  const auto array = std::ranges::find(kArrays, array_of_file(file->name)) - kArrays.begin();
   for (const ManifestTensor& tensor : file->tensors) {
     const TensorRun run =
         TensorRun::parse(tensor.name).value_or(TensorRun{tensor.name, 0, tensor.shape.at(0)});
-    std::vector<float>& values =
-        loaded_[fmt::format("{}: {}", array_of_file(file->name), run.tensor)];
-    values.resize(std::max(values.size(), static_cast<std::size_t>(run.end)));
-    const auto bytes = std::as_writable_bytes(std::span(values).subspan(
-        static_cast<std::size_t>(run.begin), static_cast<std::size_t>(run.end - run.begin)));
+    std::vector<float> values(static_cast<std::size_t>(run.end - run.begin));
+    const auto bytes = std::as_writable_bytes(std::span(values));
     const std::size_t got = co_await owner_.io.read(open, tensor.begin_byte, bytes);
     owner_.run.require(got == bytes.size(), "{} of {} ends too early", file->name, path);
+    into->keep(static_cast<std::uint32_t>(array), run.tensor, run.begin, std::move(values));
   }
   co_await owner_.io.close(std::move(open));
 }

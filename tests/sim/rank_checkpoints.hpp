@@ -5,7 +5,6 @@
 // Only the reader of tensors is replaced, because the one that ships maps files of the machine.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,16 +40,14 @@ class RankCheckpoints {
  private:
   [[nodiscard]] Checkpointer::Machine machine();
   void take_outcome();
-  Task<> restore(const HeldCheckpoint* here);
-  /// Reads the tensors of a file into loaded_.
-  Task<> load_file(const ManifestFile* file, std::string path);
+  Task<> restore(CheckpointLoad* load);
+  Task<> load_file(const ManifestFile* file, std::string path, CheckpointSource* into);
 
   TrainingRank& owner_;
   CheckpointMeeting& meeting_;
   std::unique_ptr<Checkpointer> saves_;
   std::uint64_t write_until_ = 0;  // the step after which the ranks wait for a save
   std::uint64_t ids_ = 0;          // that were made
-  std::map<std::string, std::vector<float>> loaded_;  // "master: unit 0"
 };
 
 }  // namespace tandem::sim_test

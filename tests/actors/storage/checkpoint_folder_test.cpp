@@ -11,7 +11,7 @@
 #include "runtime/io/faulty_files.hpp"
 #include "runtime/util/build.hpp"
 #include "tests/actors/storage/checkpoint_fixture.hpp"
-#include "tests/support/earlier_slices.hpp"
+#include "tests/actors/storage/earlier_slices.hpp"
 
 namespace tandem {
 namespace {

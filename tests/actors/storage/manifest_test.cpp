@@ -7,7 +7,7 @@
 
 #include "runtime/util/error.hpp"
 #include "runtime/util/random.hpp"
-#include "tests/support/earlier_slices.hpp"
+#include "tests/actors/storage/earlier_slices.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {

@@ -14,7 +14,7 @@
 #include "engine/checkpoint/gather_slices.hpp"
 #include "engine/checkpoint/held_checkpoint.hpp"
 #include "engine/engine.hpp"
-#include "tests/support/earlier_slices.hpp"
+#include "tests/actors/storage/earlier_slices.hpp"
 #include "tests/support/io_support.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/support/throws_error.hpp"

@@ -1,4 +1,4 @@
-// tests/support/earlier_slices.hpp — folders of slices as earlier versions wrote them: the manifest
+// tests/actors/storage/earlier_slices.hpp — folders of slices as earlier versions wrote them: the manifest
 // was called slices.json, had a format of its own, and its members were not in a block.
 #pragma once
 
