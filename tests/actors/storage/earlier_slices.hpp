@@ -1,5 +1,5 @@
-// tests/actors/storage/earlier_slices.hpp — folders of slices as earlier versions wrote them: the manifest
-// was called slices.json, had a format of its own, and its members were not in a block.
+// tests/actors/storage/earlier_slices.hpp — folders of slices as earlier versions wrote them: the
+// manifest was called slices.json, had a format of its own, and its members were not in a block.
 #pragma once
 
 #include <filesystem>
