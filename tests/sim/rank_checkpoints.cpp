@@ -33,7 +33,9 @@ Checkpointer::Machine RankCheckpoints::machine() {
           .make_folder = [](const std::string&) {},
           .new_id =
               [this] {
-                return ContentHash{(meeting_.start << 32) + ++ids_, owner_.random.next()}.text();
+                return ContentHash{(meeting_.start << 32) + ++ids_,
+                                   owner_.random.next() + meeting_.start}
+                    .text();
               }};
 }
 
@@ -65,7 +67,7 @@ void RankCheckpoints::take_outcome() {
     if (outcome->saved()) {
       meeting_.committed_step = static_cast<std::uint64_t>(outcome->step);
     } else {
-      ++meeting_.failed_saves;
+      meeting_.save_error = outcome->error;
     }
   }
 }

@@ -20,7 +20,7 @@ class TrainingRank;
 struct CheckpointMeeting {
   std::uint64_t start = 1;  // the program's number: no two starts use the same temporary names
   std::uint64_t committed_step = 0;  // the last that a save has said to be durable; 0: none
-  std::uint64_t failed_saves = 0;
+  std::string save_error;            // of the last save that failed
 };
 
 class RankCheckpoints {

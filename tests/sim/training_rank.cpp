@@ -129,7 +129,18 @@ Task<> TrainingRank::main(TrainingRank* self) {
 }
 
 Task<std::vector<std::byte>> TrainingRank::of_all_ranks(std::vector<std::byte> mine) {
-  co_return co_await step->exchange(std::move(mine));
+  std::vector<std::byte> all(mine.size() * plan.ranks);
+  for (std::size_t begin = 0; begin < mine.size(); begin += kExchangeBytes) {
+    const auto piece =
+        std::span(mine).subspan(begin, std::min(kExchangeBytes, mine.size() - begin));
+    const std::vector<std::byte> pieces =
+        co_await step->exchange(std::vector(piece.begin(), piece.end()));
+    for (std::size_t r = 0; r < plan.ranks; ++r) {
+      std::copy_n(pieces.data() + r * piece.size(), piece.size(),
+                  all.data() + r * mine.size() + begin);
+    }
+  }
+  co_return all;
 }
 
 Task<> TrainingRank::train() {

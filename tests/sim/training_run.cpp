@@ -239,9 +239,9 @@ void TrainingRun::check_result() {
   const bool saves_may_fail = strike_.fault == Fault::kDiskFull ||
                               strike_.fault == Fault::kIoError ||
                               strike_.fault == Fault::kNvmeError || strike_.fault == Fault::kStop;
-  run_.require(saves_may_fail || meeting_.failed_saves == 0,
-               "a save failed on a disk without faults (fault {} at {} of rank {})",
-               static_cast<int>(strike_.fault), strike_.at, strike_.victim);
+  run_.require(saves_may_fail || meeting_.save_error.empty(),
+               "a save failed on a disk without faults (fault {} at {} of rank {}): {}",
+               static_cast<int>(strike_.fault), strike_.at, strike_.victim, meeting_.save_error);
   run_.require(links_.frames_under_way() == 0, "{} frames were sent and not received",
                links_.frames_under_way());
 }
