@@ -115,7 +115,7 @@ class Tokenizers(PrepareTest):
                 self.make("first", {"tokenizer_class": ("PreTrainedTokenizerFast", "LlamaTokenizer")[number % 2], "image_token": value, **more})
                 found.add(json.dumps(self.same((value, more))))
         self.assertGreater(len(found), 2)
-        for map_of_tokens in ({"image_token": token}, {"image_token": "<m>", "pad_token": token}):
+        for map_of_tokens in ({"image_token": token}, {"image_token": "<m>", "pad_token": {**token, "content": "<q>"}}):
             self.make("first", {"tokenizer_class": "PreTrainedTokenizerFast"})
             self.write("special_tokens_map.json", map_of_tokens)
             self.same(map_of_tokens)
