@@ -57,7 +57,7 @@ ROLES = {"s": "system", "u": "user", "a": "assistant"}
 
 
 def conversations():
-    return {name: [{"role": ROLES[turn[0]], "content": turn[2:]} for turn in turns.split("¦")] for name, turns in TURNS.items()}
+    return {f"small_{name}": [{"role": ROLES[turn[0]], "content": turn[2:]} for turn in turns.split("¦")] for name, turns in TURNS.items()}
 
 
 def without_blocks(template):
