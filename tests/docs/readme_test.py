@@ -27,7 +27,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = ROOT / "tests/data/model_sizes"
+CONFIGS = ROOT.parent / "shared/data/model_configs"
+ORACLES = ROOT.parent / "shared/oracles/models"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/start").glob("*.md")), *sorted((ROOT / "docs/howto").glob("*.md"))]
 NAMED = [ROOT / "docs/commands.md"]  # without commands that run; the names in its sentences are checked
 LANGUAGES = {"sh", "text", "cpp", "cmake", "json", "mermaid"}
@@ -55,7 +56,7 @@ LONG = {
 }
 # Commands that need a file which this machine may lack.
 NEEDS = {"path/to/Qwen3-14B": CONFIGS / "Qwen3-14B.json", "path/to/config.json": CONFIGS / "Llama-3.3-70B.json",
-         "path/to/reference": ROOT / "tests/data/references/small_qwen3", "torchrun": ROOT / ".venv/bin/torchrun"}
+         "path/to/reference": ORACLES / "qwen3", "torchrun": ROOT / ".venv/bin/torchrun"}
 DEEPSPEED = """{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 2, "gradient_clipping": 1.0, "bf16": {"enabled": true},
  "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true}, "overlap_comm": true}}
 """
