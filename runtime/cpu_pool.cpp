@@ -164,7 +164,9 @@ bool CpuPool::Worker::join() {
   return job_ != nullptr;
 }
 
-bool CpuPool::Worker::run_chunk() { return pool_->run_next_chunk(*job_); }
+bool CpuPool::Worker::run_chunk(const std::exception_ptr& error) {
+  return pool_->run_next_chunk(*job_, error);
+}
 
 void CpuPool::Worker::leave() {
   Op* ended = nullptr;
@@ -186,12 +188,15 @@ void CpuPool::run_chunks(Job& job) noexcept {
   thread::leave_runtime();
 }
 
-bool CpuPool::run_next_chunk(Job& job) noexcept {
+bool CpuPool::run_next_chunk(Job& job, const std::exception_ptr& instead) noexcept {
   const std::size_t chunk = job.next_chunk.fetch_add(1, std::memory_order_relaxed);
   if (chunk >= job.count) {
     return false;
   }
   try {
+    if (instead != nullptr) {
+      std::rethrow_exception(instead);
+    }
     const std::size_t of = job.label.of > 0 ? job.label.of : job.count;
     const TraceSpan span(job.label.name, {static_cast<std::uint32_t>(job.label.first + chunk),
                                           static_cast<std::uint32_t>(of)});

@@ -104,8 +104,9 @@ class CpuPool {
     explicit Worker(CpuPool& pool) noexcept : pool_(&pool) {}
     /// Joins the oldest job with chunks left; returns false if there is none.
     bool join();
-    /// Runs the job's next chunk; returns false if none was left.
-    bool run_chunk();
+    /// Runs the job's next chunk; returns false if none was left. With an `error` the chunk does
+    /// not run and ends with that.
+    bool run_chunk(const std::exception_ptr& error = nullptr);
     void leave();
 
    private:
@@ -146,7 +147,7 @@ class CpuPool {
   // released the mutex: the loop answers at once, and would have to sleep for the mutex.
   [[nodiscard]] Op* leave_job(Job& job) noexcept;
   void run_chunks(Job& job) noexcept;
-  bool run_next_chunk(Job& job) noexcept;
+  bool run_next_chunk(Job& job, const std::exception_ptr& instead = nullptr) noexcept;
 
   EventLoop& loop_;
   Options options_;
@@ -174,6 +175,11 @@ class CpuPool::JobAwaiter {
   }
 
  protected:
+  void rethrow_error() const {
+    if (job_.error != nullptr) {
+      std::rethrow_exception(job_.error);
+    }
+  }
   CpuPool& pool_;
   Job& job_;
 };
@@ -186,11 +192,7 @@ class CpuPool::ChunksAwaiter : public JobAwaiter {
     chunks_.count = count;
     chunks_.label = label;
   }
-  void await_resume() {
-    if (chunks_.error != nullptr) {
-      std::rethrow_exception(chunks_.error);
-    }
-  }
+  void await_resume() { rethrow_error(); }
 
  private:
   struct Chunks : Job {
@@ -210,7 +212,10 @@ class CpuPool::RunAwaiter : public JobAwaiter {
     single_.count = 1;
     single_.label = {.name = name};
   }
-  Value await_resume() { return single_.outcome.take(); }
+  Value await_resume() {
+    rethrow_error();
+    return single_.outcome.take();
+  }
 
  private:
   struct Single : Job {

@@ -37,6 +37,7 @@ class SimDevice::Driver {
   virtual std::uint32_t add_stream(Name name) = 0;
   virtual void fail(std::exception_ptr error) = 0;
   [[nodiscard]] virtual Duration busy(SimEngines::Engine engine) = 0;
+  [[nodiscard]] virtual bool idle() = 0;
 };
 
 // The loop's timers.
@@ -52,6 +53,7 @@ class SimDevice::LoopDriver final : public Driver {
   std::uint32_t add_stream(Name name) override { return engines_.add_stream(name); }
   void fail(std::exception_ptr error) override { engines_.fail(std::move(error)); }
   Duration busy(SimEngines::Engine engine) override { return engines_.busy(engine); }
+  bool idle() override { return engines_.next_end() == TimePoint::max(); }
 
  private:
   struct Timer : TimerOp {
@@ -114,6 +116,10 @@ class SimDevice::ThreadDriver final : public Driver {
   Duration busy(SimEngines::Engine engine) override {
     const std::lock_guard lock(engines_mutex_);
     return engines_.busy(engine);
+  }
+  bool idle() override {
+    const std::scoped_lock lock(mutex_, engines_mutex_);
+    return arrived_.empty() && engines_.next_end() == TimePoint::max();
   }
 
  private:
@@ -186,6 +192,8 @@ void SimDevice::lose() { driver_->fail(error("the device was lost")); }
 double SimDevice::busy_s(SimEngines::Engine engine) const {
   return std::chrono::duration<double>(driver_->busy(engine)).count();
 }
+
+bool SimDevice::idle() const { return driver_->idle(); }
 
 std::byte* SimDevice::take_memory(std::size_t bytes) {
   if (bytes > free_bytes()) {

@@ -53,6 +53,8 @@ class SimDevice final : public Device {
   void lose();
 
   [[nodiscard]] bool has_memory() const noexcept { return options_.has_memory; }
+  /// Whether no copy or kernel is under way.
+  [[nodiscard]] bool idle() const;
   /// Time in which the engine worked, in seconds.
   [[nodiscard]] double busy_s(SimEngines::Engine engine) const;
 

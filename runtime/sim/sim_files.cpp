@@ -15,8 +15,19 @@ SimFiles::SimFiles(SimWorld& world, std::uint32_t rank, SimDisk& disk, Faults fa
 void SimFiles::submit(FileOp& op) noexcept {
   const std::uint64_t number = next_number_++;
   under_way_[number] = &op;
-  world_.after(Duration(random_.between(1, 2 * faults_.call_time.count())), rank_,
-               [this, number] { finish(number); });
+  world_.after(time_of(op), rank_, [this, number] { finish(number); });
+}
+
+Duration SimFiles::time_of(const FileOp& op) {
+  const FileRequest::Kind kind = op.request.kind;
+  const bool reads = kind == FileRequest::Kind::kRead;
+  if (faults_.bytes_per_s == 0 || (!reads && kind != FileRequest::Kind::kWrite)) {
+    return Duration(random_.between(1, 2 * faults_.call_time.count()));
+  }
+  TimePoint& end = reads ? reads_end_ : writes_end_;
+  const double seconds = static_cast<double>(op.bytes()) / faults_.bytes_per_s;
+  end = std::max(end, world_.now()) + Duration(static_cast<std::int64_t>(seconds * 1e9));
+  return end - world_.now();
 }
 
 void SimFiles::cancel(FileOp& op) noexcept {
@@ -58,6 +69,7 @@ std::int64_t SimFiles::call(FileOp& op, std::uint64_t number) {
   }
   const bool fails = request.kind != Kind::kClose &&
                      (random_.chance(faults_.io_error) || number == faults_.error_at);
+  failed_ += fails ? 1 : 0;
   if (fails && request.kind != Kind::kFsync) {
     return -EIO;
   }

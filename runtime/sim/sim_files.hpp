@@ -31,6 +31,8 @@ class SimFiles final : public FileBackend {
     double io_error = 0;                                 // ... with EIO
     std::uint64_t error_at = UINT64_MAX;                 // the call, from 0, that ends with EIO
     Duration call_time = std::chrono::microseconds(50);  // on average
+    // Of reads, and of writes beside them; 0: each call takes call_time, however many there are.
+    double bytes_per_s = 0;
   };
   SimFiles(SimWorld& world, std::uint32_t rank, SimDisk& disk, Faults faults);
 
@@ -38,6 +40,9 @@ class SimFiles final : public FileBackend {
   [[nodiscard]] std::size_t open_files() const noexcept { return open_.size(); }
   /// Returns the number of calls so far.
   [[nodiscard]] std::uint64_t calls() const noexcept { return next_number_; }
+  /// Returns the number of these that ended with EIO.
+  [[nodiscard]] std::uint64_t failed_calls() const noexcept { return failed_; }
+  [[nodiscard]] std::size_t calls_under_way() const noexcept { return under_way_.size(); }
 
   void submit(FileOp& op) noexcept override;
   void cancel(FileOp& op) noexcept override;
@@ -46,6 +51,7 @@ class SimFiles final : public FileBackend {
   void drop(int descriptor) noexcept override { open_.erase(descriptor); }
 
  private:
+  [[nodiscard]] Duration time_of(const FileOp& op);
   void finish(std::uint64_t number);
   [[nodiscard]] std::int64_t call(FileOp& op, std::uint64_t number);
   [[nodiscard]] std::int64_t open(const FileRequest& request);
@@ -59,6 +65,9 @@ class SimFiles final : public FileBackend {
   int next_descriptor_ = 3;
   std::map<std::uint64_t, FileOp*> under_way_;  // by number of submission
   std::uint64_t next_number_ = 0;
+  std::uint64_t failed_ = 0;
+  TimePoint reads_end_;  // at a rate: of the last read that was submitted
+  TimePoint writes_end_;
 };
 
 }  // namespace tandem

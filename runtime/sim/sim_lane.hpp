@@ -26,6 +26,8 @@ class SimLane final : public LaneDriver {
   SimLane(SimWorld& world, std::uint32_t rank, Options options);
 
   void work_there(ComputeLane& lane) override;
+  /// Returns the number of functions that are queued or running.
+  [[nodiscard]] std::uint64_t queued() const noexcept { return queued_; }
 
  private:
   void next_turn(ComputeLane& lane);

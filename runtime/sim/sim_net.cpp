@@ -43,7 +43,9 @@ SimNet::SimNet(SimWorld& world, Options options)
       ranks_(options.ranks > 0 ? options.ranks : world.ranks() - options.first),
       random_(world.random().fork("net")),
       lost_(std::size_t{ranks_} * ranks_),
-      bytes_sent_(lost_.size()) {
+      bytes_sent_(lost_.size()),
+      operations_(ranks_),
+      cut_at_(ranks_, UINT64_MAX) {
   if (options.ranks > 0) {
     random_ = random_.fork(options.first);
   }
@@ -78,7 +80,18 @@ std::size_t SimNet::frames_under_way() const noexcept {
   return count;
 }
 
+std::size_t SimNet::operations_under_way() const noexcept {
+  std::size_t count = 0;
+  for (const auto& [link, channel] : channels_) {
+    count += channel.sends.size() + channel.receives.size();
+  }
+  return count;
+}
+
 void SimNet::submit(std::uint32_t rank, NetOp& op) {
+  if (operations_[rank]++ == cut_at_[rank]) {
+    cut(rank);
+  }
   const NetOp::Request& request = op.request;
   if (const auto failed_rank = lost(rank, request.peer)) {
     op.failed_rank = *failed_rank;

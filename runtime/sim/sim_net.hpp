@@ -46,6 +46,14 @@ class SimNet {
   void clog(std::uint32_t from, std::uint32_t to, Duration duration);
   /// Makes all operations of `rank` fail from now on (before bury() of a dead rank).
   void cut(std::uint32_t rank) { break_all(rank, rank); }
+  /// Does so at the n-th send or receive of `rank`, counted from 0.
+  void cut_at(std::uint32_t rank, std::uint64_t n) noexcept { cut_at_[rank] = n; }
+  /// Returns the number of sends and receives of `rank` so far, and those of all ranks that have
+  /// not ended.
+  [[nodiscard]] std::uint64_t operations(std::uint32_t rank) const noexcept {
+    return operations_[rank];
+  }
+  [[nodiscard]] std::size_t operations_under_way() const noexcept;
   /// Returns the number of frames that have left and were neither received nor dropped with a
   /// broken net.
   [[nodiscard]] std::size_t frames_under_way() const noexcept;
@@ -94,6 +102,8 @@ class SimNet {
   std::map<Link, Channel> channels_;
   std::vector<std::optional<std::uint32_t>> lost_;       // by rank and peer: which rank failed
   std::vector<std::uint64_t> bytes_sent_;                // by sender and receiver
+  std::vector<std::uint64_t> operations_;                // by rank: begun so far
+  std::vector<std::uint64_t> cut_at_;                    // by rank
   using Pair = std::pair<std::uint32_t, std::uint32_t>;  // from, to
   std::map<Pair, TimePoint> clogged_until_;
   std::map<Pair, TimePoint> last_heartbeat_;  // when it arrives
