@@ -241,7 +241,11 @@ void CpuOptimizer::enqueue(std::uint32_t unit) {
   }
   RunnerQueue& runner_queue = queue_of(unit);
   runner_queue.queue.push_back(unit);
-  if (runner_queue.workers < runner_queue.runner->slices_under_way()) {
+  // A lone unit fills the runner's pipeline, too.
+  const std::size_t slice = runner_queue.runner->slice_chunks();
+  for (std::size_t chunk = jobs_[unit].next_chunk;
+       chunk < jobs_[unit].chunks && runner_queue.workers < runner_queue.runner->slices_under_way();
+       chunk += slice) {
     ++runner_queue.workers;
     scope().spawn("optimizer slices", &CpuOptimizer::work, this, queue_of_[unit]);
   }

@@ -5,12 +5,13 @@
 // changes no bit). The unit's runner gets the chunks in slices; a slice is a few chunks of one
 // unit. A runner is the pool, or a device that has the unit's state or gets it slice by slice
 // (update_runner.hpp). Each slice is taken from that queued unit of the runner which has the
-// earliest deadline, so an urgent unit waits for two slices at most, not for a large unit's end. A
-// few slices are under way at any time, so the pool does not idle between slices. A speculative
-// update that has begun is finished first: each gradient is more urgent than those before it, so if
-// the optimizer is slower than backward, the next unit would interrupt every unit, which would then
-// be finished out of place, and that takes longer. An update that has not begun at the verdict is
-// done in place. The work before each deadline is the same either way.
+// earliest deadline, so an urgent unit waits for the slices under way (two on the pool), not for a
+// large unit's end. As many slices are under way as the runner wants, also of one unit alone, so it
+// does not idle between slices. A speculative update that has begun is finished first: each
+// gradient is more urgent than those before it, so if the optimizer is slower than backward, the
+// next unit would interrupt every unit, which would then be finished out of place, and that takes
+// longer. An update that has not begun at the verdict is done in place. The work before each
+// deadline is the same either way.
 //
 // States of a unit: idle -> queued -> running (slices under way or done) -> idle. An update of a
 // unit with a shadow (update_pass.hpp) may be requested before the step's verdict, as a speculative

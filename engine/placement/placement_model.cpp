@@ -44,6 +44,13 @@ enum ActivityKind : std::uint8_t {
   kActivityKinds
 };
 
+/// The first slice of an update has come in before the runner is busy, and the last one goes out
+/// when it is not any more.
+struct Tail {
+  std::size_t unit = 0;
+  double left_s = 0;
+};
+
 class Play {
  public:
   Play(const PlacementProblem& problem, std::span<const StatePlacement> placements)
@@ -363,6 +370,9 @@ class Play {
         passes = std::min(passes, rates[kind] == kNever ? 0 : activities_[kind].left / rates[kind]);
       }
     }
+    for (const Tail& tail : tails_) {
+      passes = std::min(passes, tail.left_s);
+    }
     TANDEM_CHECK(passes < kNever, "something always goes on in a step");
     now_ += passes;
     for (std::size_t kind = 0; kind < kActivityKinds; ++kind) {
@@ -376,6 +386,13 @@ class Play {
         ended(static_cast<ActivityKind>(kind), activity.unit);
       }
     }
+    for (Tail& tail : tails_) {
+      tail.left_s -= passes;
+      if (tail.left_s <= 0) {
+        update_ended(tail.unit);
+      }
+    }
+    std::erase_if(tails_, [](const Tail& tail) { return tail.left_s <= 0; });
     if (compute_left_ >= 0) {
       compute_left_ -= passes;
       if (compute_left_ <= 0) {
@@ -404,11 +421,34 @@ class Play {
         return;
       default:
         std::erase(queues_[kind], unit);
-        units_[unit].queued = false;
-        units_[unit].updated = units_[unit].current;
-        units_[unit].current = true;
-        --updates_;
+        if (const double tail_s = tail_of(kind, p_.units[unit]); tail_s > 0) {
+          tails_.push_back({unit, tail_s});
+        } else {
+          update_ended(unit);
+        }
     }
+  }
+
+  void update_ended(std::size_t unit) {
+    units_[unit].queued = false;
+    units_[unit].updated = units_[unit].current;
+    units_[unit].current = true;
+    --updates_;
+  }
+
+  /// The time of one slice in all stages but the slowest, which is that of all slices together.
+  [[nodiscard]] double tail_of(ActivityKind kind, const PlacementUnit& unit) const {
+    if (kind != kFileUpdates && kind != kStreams) {
+      return 0;
+    }
+    const bool is_file = kind == kFileUpdates;
+    const double slice = is_file ? unit.nvme_slice : unit.streamed_slice;
+    const double state = unit.state_in * slice;
+    const double in_s = state / (is_file ? p_.speeds.disk : p_.speeds.to_device);
+    const double out_s = state / (is_file ? p_.speeds.disk : p_.speeds.to_host);
+    const double update_s =
+        unit.update * slice / (is_file ? p_.speeds.host_update : p_.speeds.device_memory);
+    return in_s + update_s + out_s - std::max({in_s, update_s, out_s});
   }
 
   void visit_ended() {
@@ -455,6 +495,7 @@ class Play {
   std::array<Activity, kActivityKinds> activities_;
   std::array<std::vector<std::size_t>, kActivityKinds> queues_;
   std::vector<double> progress_;
+  std::vector<Tail> tails_;
   std::size_t updates_ = 0;    // queued
   std::size_t next_back_ = 0;  // of this micro-step's boundaries, those from here on are asked for
 };

@@ -6,8 +6,10 @@
 // for the pool, NVMe, streaming and the device; an update begins when its gradient is reduced (with
 // a shadow and --overlap full) or with the verdict. Simultaneous activities share a link, the pool
 // or the device's memory equally. A few steps are simulated and the last ones count, because a
-// step's updates run under the next one's forward. Not modelled: latencies of single copies, and
-// that the pool and copies share the host's memory (the pool's speed is measured as it is alone).
+// step's updates run under the next one's forward. An update through a transfer buffer ends later
+// than its runner's work by the first slice's way in and the last one's way out. Not modelled:
+// latencies of single copies, and that the pool and copies share the host's memory (the pool's
+// speed is measured as it is alone). tests/core/placement/real_step_test.cpp holds it to TrainStep.
 // Some tens of microseconds for a model of 40 units. Pure: any thread.
 #pragma once
 
@@ -37,7 +39,11 @@ struct PlacementUnit {
   double accumulator = 0;  // that a reduction writes
   double update = 0;       // that an update reads and writes
   double state_in = 0;     // that a streamed update, or one on NVMe, reads and writes back
-  double optimizer = 0;    // master and moments
+  // Shares of the unit in a slice of a streamed update, and of one on NVMe; 0: slices are as small
+  // as can be, so that none waits for the first to come in and the last to go out.
+  double streamed_slice = 0;
+  double nvme_slice = 0;
+  double optimizer = 0;  // master and moments
   // host memory with the state there; streamed: without the accumulator, on one rank
   double on_host = 0;
   double on_device = 0;      // device memory with all state there

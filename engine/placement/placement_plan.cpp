@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "actors/optimizer/device_updates.hpp"
+#include "actors/optimizer/file_updates.hpp"
 #include "engine/memory/host_buffers.hpp"
 #include "engine/metrics/flops.hpp"
 #include "engine/placement/placement.hpp"
@@ -18,6 +19,11 @@ RankSizes sizes_with(const Model& model, const PlanInput& input, const Sharding&
   shape.engine.placements.assign(model.units.size(), placement);
   shape.device_bytes = 0;  // second copies as if there were room
   return RankSizes::of(model, shape, sharding, classes);
+}
+
+double slice_share(std::size_t slice, std::size_t shard) {
+  return std::min(
+      1.0, static_cast<double>(slice) / static_cast<double>(std::max<std::size_t>(1, shard)));
 }
 
 }  // namespace
@@ -100,6 +106,8 @@ PlacementProblem placement_problem(const Model& model, const PlanInput& input,
          .accumulator = static_cast<double>(sizes.accumulator),
          .update = 2 * state + static_cast<double>(sizes.accumulator) + shard * weight,
          .state_in = state,
+         .streamed_slice = slice_share(kStreamedSliceElements, layout.shard_elements),
+         .nvme_slice = slice_share(FileUpdates::kElementsAlignment, layout.shard_elements),
          .optimizer = state,
          .on_host = state + static_cast<double>(sizes.accumulator + sizes.shard),
          .on_device = static_cast<double>(device.device_bytes_of(unit)),

@@ -17,7 +17,7 @@ namespace tandem {
 
 /// A micro-batch whose visits do nothing: the lane that runs them takes their time
 /// (SimLane::Options::time_of). Its boundaries have no bytes.
-class TimedBatch final : public MicroBatch {
+class TimedBatch : public MicroBatch {
  public:
   explicit TimedBatch(BatchExtents extents) : extents_(extents) {}
 

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/sleep.hpp"
 #include "tests/actors/optimizer/optimizer_world.hpp"
 
 namespace tandem {
@@ -14,6 +15,35 @@ namespace {
 using test::OptimizerWorld;
 using test::settle;
 using test::State;
+
+/// Updates nothing, and counts the slices that are under way at the same time.
+class CountingRunner final : public UpdateRunner {
+ public:
+  [[nodiscard]] std::size_t slice_chunks() const noexcept override { return 1; }
+  [[nodiscard]] std::size_t slices_under_way() const noexcept override { return 3; }
+  Task<> run(UpdateSlice) override {
+    most_ = std::max(most_, ++now_);
+    for (int turn = 0; turn < 10; ++turn) {
+      co_await yield();
+    }
+    --now_;
+  }
+  [[nodiscard]] int most() const noexcept { return most_; }
+
+ private:
+  int now_ = 0;
+  int most_ = 0;
+};
+
+TEST(CpuOptimizer, FillsTheRunnersPipelineWithOneUnit) {
+  for (const auto& [chunks, slices] : {std::pair(8, 3), {2, 2}, {1, 1}}) {
+    CountingRunner runner;
+    OptimizerWorld world({static_cast<std::size_t>(chunks) * 512}, 512, 1, {}, false, &runner);
+    world.update(0, 0);
+    world.drain();
+    EXPECT_EQ(runner.most(), slices) << chunks << " slices";
+  }
+}
 
 TEST(CpuOptimizer, GivesTheBitsOfOnePass) {
   const std::vector<std::size_t> sizes = {512, 100 * 512, 1, 33 * 512, 0};

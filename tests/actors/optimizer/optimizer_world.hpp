@@ -105,10 +105,10 @@ struct OptimizerWorld : World {
   std::unique_ptr<CpuOptimizer> optimizer;
   Roadblock roadblock;
 
-  /// `ranges` of each unit; none: all of it in group 0.
+  /// `ranges` of each unit; none: all of it in group 0. `runner` of all units; null: the pool.
   OptimizerWorld(std::vector<std::size_t> sizes, std::size_t chunk, std::size_t slice,
                  std::vector<std::vector<CpuOptimizer::Range>> ranges = {},
-                 bool weight_is_master = false) {
+                 bool weight_is_master = false, UpdateRunner* runner = nullptr) {
     for (std::size_t u = ranges.size(); u < sizes.size(); ++u) {
       ranges.push_back({{0, sizes[u], 0}});
     }
@@ -121,7 +121,8 @@ struct OptimizerWorld : World {
       shard->start(scope);
       states.emplace_back(sizes[u], static_cast<unsigned>(u));
       states[u].weight_is_master = weight_is_master;
-      options.units.push_back({.state = states[u].unit(ranges[u]), .shard = shard->address()});
+      options.units.push_back(
+          {.state = states[u].unit(ranges[u]), .shard = shard->address(), .runner = runner});
       shards.push_back(std::move(shard));
     }
     optimizer = std::make_unique<CpuOptimizer>(std::move(options));
