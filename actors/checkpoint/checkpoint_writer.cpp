@@ -175,6 +175,19 @@ std::size_t CheckpointWriter::staged_bytes_of(std::uint32_t unit) const {
 
 Task<> CheckpointWriter::stage(std::uint32_t unit) {
   states_[unit] = State::kStaging;
+  try {
+    co_await copy_to_staging(unit);
+  } catch (...) {
+    states_[unit] = State::kHeld;  // write_held() waits for it, and its hold must end
+    staging_ended_.set();
+    throw;
+  }
+  states_[unit] = State::kStaged;
+  co_await end_hold(unit);
+  staging_ended_.set();
+}
+
+Task<> CheckpointWriter::copy_to_staging(std::uint32_t unit) {
   const std::size_t bytes = staged_bytes_of(unit);
   const HostState state = co_await options_.state_of(unit);
   Staged& staged = staged_[unit];
@@ -193,9 +206,6 @@ Task<> CheckpointWriter::stage(std::uint32_t unit) {
                staged.arrays[run.piece->array].as<float>() + run.begin, run.begin, run.end);
   };
   co_await options_.pool->for_chunks(runs.size(), read_one, {.name = "checkpoint: stage"});
-  states_[unit] = State::kStaged;
-  co_await end_hold(unit);
-  staging_ended_.set();
 }
 
 // ---- writing

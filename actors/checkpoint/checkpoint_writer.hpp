@@ -129,6 +129,7 @@ class CheckpointWriter : public Actor<CheckpointWriter, HoldForCheckpoint, Write
   Task<> write_held(CheckpointSave* save);
   static Task<> stage_wanted(CheckpointWriter* self);
   Task<> stage(std::uint32_t unit);
+  Task<> copy_to_staging(std::uint32_t unit);
   [[nodiscard]] std::size_t staged_bytes_of(std::uint32_t unit) const;
   /// Returns the unit to write next; nullopt while all remaining units are being copied to the save
   /// buffer.
