@@ -174,13 +174,8 @@ Engine::Impl::~Impl() {
 }
 
 void Engine::Impl::fail(std::exception_ptr error) {
-  // An actor that failed ends the others, and what was awaited of those says no more than that they
-  // ended.
-  if (const auto& failures = rank.scope().failures(); !failures.empty()) {
-    error = failures.front().error;
-  }
   try {
-    std::rethrow_exception(error);
+    std::rethrow_exception(rank.cause_of(error));
   } catch (const Error& cause) {
     if (cause.code() == ExitCode::kBadState) {
       throw;  // every rank comes to it after the same step, and can still be asked for its weights

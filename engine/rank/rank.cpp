@@ -9,6 +9,7 @@
 
 #include "engine/types/boundary_share.hpp"
 #include "runtime/flight.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -309,8 +310,10 @@ void Rank::start_actors() {
 
 Task<> Rank::end(bool has_failed) {
   try {
-    co_await optimizer_->address().ask(RollBackUpdates{});  // of a step that has not ended
-    co_await optimizer_->address().ask(DrainOptimizer{});
+    if (!planted(Bug::kUpdatesNotDrained)) {
+      co_await optimizer_->address().ask(RollBackUpdates{});  // of a step that has not ended
+      co_await optimizer_->address().ask(DrainOptimizer{});
+    }
   } catch (const ActorClosed&) {
     // The optimizer failed, and what awaited it then has the failure.
   }
@@ -337,6 +340,11 @@ Task<> Rank::end(bool has_failed) {
   if (has_failed) {
     (void)scope_.failures();
   }
+}
+
+std::exception_ptr Rank::cause_of(std::exception_ptr error) const {
+  const std::vector<TaskFailure>& failures = scope_.failures();
+  return failures.empty() || planted(Bug::kCauseHidden) ? error : failures.front().error;
 }
 
 Busy Rank::busy() const {

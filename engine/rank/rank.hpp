@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -103,6 +104,10 @@ class Rank {
   /// Ends the actors and waits for their work; call it once. `has_failed`: the caller already knows
   /// why the rank ends, so errors of its tasks are not reported.
   Task<> end(bool has_failed);
+
+  /// Returns why the rank ends after a call has failed with `error`: an actor that failed first
+  /// ends the others, and what was awaited of those says no more than that they ended.
+  [[nodiscard]] std::exception_ptr cause_of(std::exception_ptr error) const;
 
   [[nodiscard]] const RankOptions& options() const noexcept { return options_; }
   [[nodiscard]] EventLoop& loop() noexcept { return *parts_.loop; }

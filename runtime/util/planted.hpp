@@ -57,6 +57,10 @@ enum class Bug : std::uint8_t {
   kBoundaryFreedEarly,       // boundaries: one is freed while it is copied away
   kBoundaryTakenEarly,       // boundaries: one is used while it is copied back
   kBoundaryRoomShared,       // boundaries: two that come back one after the other have one memory
+  kGatherFailureUnsaid,      // gatherer: a visit waits on for a unit whose gather has failed
+  kBoundaryFailureLost,      // boundaries: one whose copy has failed is used
+  kUpdatesNotDrained,        // rank: it ends while updates are under way
+  kCauseHidden,              // rank: what it says is what its actors' end has caused
   kCount,
 };
 

@@ -20,6 +20,7 @@ constexpr std::size_t kTail = 60;
 constexpr unsigned kHangSeconds = 10;      // CPU time for one rehearsal
 constexpr unsigned kLongHangSeconds = 60;  // of hundreds of ranks, in a sanitizer's build
 unsigned g_limit_seconds = 0;              // 0 outside the process of a range
+const char* g_flag = "";                   // of test_sim, that chooses the rehearsal
 
 constexpr std::array<const char*, kBugs> kBugNames = {
     "none",
@@ -68,6 +69,10 @@ constexpr std::array<const char*, kBugs> kBugNames = {
     "boundary_freed_early",
     "boundary_taken_early",
     "boundary_room_shared",
+    "gather_failure_unsaid",
+    "boundary_failure_lost",
+    "updates_not_drained",
+    "cause_hidden",
 };
 
 void print_end_of_child(int status, std::uint64_t seed) {
@@ -144,14 +149,16 @@ void Run::breach(const std::string& what) {
   }
   fmt::print(
       stderr,
-      "{}seed {} ({}, {} ranks) at {:.6f} s: {}\nrepeat: build/release/bin/test_sim --seed {}{}\n",
+      "{}seed {} ({}, {} ranks) at {:.6f} s: {}\nrepeat: build/release/bin/test_sim {}--seed "
+      "{}{}\n",
       text, seed, scenario_, world.ranks(), std::chrono::duration<double>(world.elapsed()).count(),
-      what, seed, bug);
+      what, g_flag, seed, bug);
   std::fflush(stderr);
   std::_Exit(3);
 }
 
 Outcome run_seed(std::uint64_t seed) {
+  g_flag = "";
   const std::uint64_t kind = Random(seed).fork("scenario").below(100);
   if (kind < 20) {
     return {"training", rehearse_training(seed)};
@@ -177,9 +184,15 @@ Outcome run_seed(std::uint64_t seed) {
   return {"files", rehearse_files(seed)};
 }
 
-Outcome run_each_fault(std::uint64_t seed) { return {"each fault", rehearse_each_fault(seed)}; }
+Outcome run_each_fault(std::uint64_t seed) {
+  g_flag = "--each-fault ";
+  return rehearse_each_fault(seed);
+}
 
-Outcome run_many_hosts(std::uint64_t seed) { return {"many hosts", rehearse_hosts(seed, 64, 8)}; }
+Outcome run_many_hosts(std::uint64_t seed) {
+  g_flag = "--many-hosts ";
+  return {"many hosts", rehearse_hosts(seed, 64, 8)};
+}
 
 Range run_range(std::uint64_t first, std::uint64_t count, bool quiet,
                 Outcome (*rehearse)(std::uint64_t seed)) {

@@ -67,19 +67,20 @@ class WatchedScope {
 
 struct Outcome {
   const char* scenario;
-  std::uint64_t hash;  // the event log's
+  std::uint64_t hash;      // the event log's
+  std::uint64_t runs = 1;  // that it took
 };
 /// Runs the scenario that `seed` chooses.
 Outcome run_seed(std::uint64_t seed);
 /// Collectives of 64 hosts with 8 ranks each.
 Outcome run_many_hosts(std::uint64_t seed);
-/// A small training in which each operation of each rank fails, one after the other (each seventh
-/// in a sanitizer's build).
+/// A small training, again and again: each operation of each rank fails, or the rank is stopped
+/// during it (each seventh in a sanitizer's build).
 Outcome run_each_fault(std::uint64_t seed);
 
 // The scenarios.
 std::uint64_t rehearse_training(std::uint64_t seed);
-std::uint64_t rehearse_each_fault(std::uint64_t seed);
+Outcome rehearse_each_fault(std::uint64_t seed);
 std::uint64_t rehearse_messages(std::uint64_t seed);
 std::uint64_t rehearse_asks(std::uint64_t seed);
 std::uint64_t rehearse_primitives(std::uint64_t seed);

@@ -4,7 +4,8 @@
 // a promise
 // The first flag may choose another rehearsal than the seed does:
 //   --many-hosts   collectives of 64 hosts with 8 ranks each
-//   --each-fault   a small training, again and again, in which each operation fails once
+//   --each-fault   a small training, again and again, in which each operation fails once, and the
+//                  rank is stopped during each
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -72,8 +73,9 @@ int main(int argc, char** argv) {
   }
   if (one) {
     const Outcome outcome = rehearse(seed);
-    std::printf("seed %llu (%s) keeps every promise; log %016llx\n",
+    std::printf("seed %llu (%s, runs: %llu) keeps every promise; log %016llx\n",
                 static_cast<unsigned long long>(seed), outcome.scenario,
+                static_cast<unsigned long long>(outcome.runs),
                 static_cast<unsigned long long>(outcome.hash));
     return 0;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "actors/kernels/update/state_memory.hpp"
+#include "runtime/detail/mailbox/ask_table.hpp"
 #include "runtime/sleep.hpp"
 
 namespace tandem::sim_test {
@@ -40,12 +41,13 @@ RankShape shape_on(RankShape shape, const Accelerator* accelerator) {
 }  // namespace
 
 TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, const Reference& reference_in,
-                           std::uint32_t rank_in, SimNet& links, SimHost& host, SimDisk& disk,
+                           std::uint32_t rank_in, SimNet& links_in, SimHost& host, SimDisk& disk,
                            DiskFaults faults, CheckpointMeeting& meeting)
     : run(run_in),
       plan(plan_in),
       reference(reference_in),
       rank(rank_in),
+      links(links_in),
       random(run.random.fork("rank").fork(rank)),
       loop(run.world.loop(rank)),
       main_scope(loop, Name("main")),
@@ -60,7 +62,7 @@ TrainingRank::TrainingRank(Run& run_in, const Plan& plan_in, const Reference& re
       lane(run.world, rank,
            {.job_time =
                 microseconds(random.chance(0.3) ? 100 + random.below(900) : 5 + random.below(60))}),
-      net(links.attach(rank)),
+      net(links_in.attach(rank)),
       io(loop, make_files(run.world, rank, disk, faults.of_files, files)),
       local(host.attach(rank, copy_pool)),
       over_hosts(*local, net, copy_pool, {.piece_bytes = kNormTile * sizeof(float)}),
@@ -115,15 +117,19 @@ Task<> TrainingRank::main(TrainingRank* self) {
     error = std::current_exception();
   }
   if (error != nullptr) {
-    // An actor that failed first is the cause; what the main task met then is a consequence.
-    const auto& failures = self->training->scope().failures();
-    self->cause = failures.empty() ? error : failures.front().error;
+    self->cause = self->training->cause_of(error);
     self->over_hosts.fail(self->failed_rank(), self->failure());
   }
   if (started) {
+    const Scope& actors = self->training->scope();
+    bool all_act = actors.failures().empty() && !actors.stop_requested();
     self->prefetch.close();
     self->checkpoints.close();
     co_await self->training->end(error != nullptr);
+    all_act = all_act && actors.failures().empty();
+    if (error != nullptr && all_act && self->step) {
+      co_await self->take_state_after_failure();
+    }
   }
   self->ended_at = EventLoop::current().now();
 }
@@ -137,6 +143,8 @@ Task<> TrainingRank::train() {
     co_await train_step();
     co_await checkpoints.after_step();
   }
+  const std::optional<int> beyond = co_await prefetch.address().ask(NextBatch<int>{});
+  run.require(!beyond, "rank {} got a batch beyond its data", rank);
   co_await step->drain();
   co_await take_end_state();
   // No rank leaves while others may still need what it sends.
@@ -193,6 +201,15 @@ Task<> TrainingRank::take_end_state() {
   }
 }
 
+Task<> TrainingRank::take_state_after_failure() {
+  end_state.clear();
+  try {
+    co_await take_end_state();
+  } catch (const Error&) {
+    end_state.clear();  // the device or the disk that has it is what failed
+  }
+}
+
 Task<> TrainingRank::read_data() {
   IoFile file = co_await io.open(fmt::format("data {}", rank), OpenMode::kRead);
   std::vector<std::byte> bytes(co_await io.size(file));
@@ -200,6 +217,77 @@ Task<> TrainingRank::read_data() {
   run.require(got == bytes.size(), "rank {} read {} of {} bytes of data", rank, got, bytes.size());
   co_await io.close(std::move(file));
   data = std::move(bytes);
+}
+
+std::uint64_t TrainingRank::count_of(Operation operation) {
+  switch (operation) {
+    case Operation::kTurn:
+      return run.world.turns(rank);
+    case Operation::kVisit:
+      return visits.made;
+    case Operation::kKernel:
+      return device() != nullptr ? device()->kernels() : 0;
+    case Operation::kCopy:
+      return device() != nullptr ? device()->copies() : 0;
+    case Operation::kUpdateChunk:
+      return optimizer_workers.chunks();
+    case Operation::kCopyChunk:
+      return copy_workers.chunks();
+    case Operation::kCollective:
+      return recorded->edges;
+    case Operation::kFrame:
+      return links.operations(rank);
+    case Operation::kFileCall:
+      return files->calls();
+    case Operation::kNvmeCall:
+      return nvme_files != nullptr ? nvme_files->calls() : 0;
+    case Operation::kCount:
+      break;
+  }
+  return 0;
+}
+
+void TrainingRank::fail(Operation operation, std::uint64_t n) {
+  switch (operation) {
+    case Operation::kVisit:
+      visits.breaks_at = n;
+      break;
+    case Operation::kKernel:
+      device()->fail_kernel(n);
+      break;
+    case Operation::kCopy:
+      device()->fail_copy(n);
+      break;
+    case Operation::kUpdateChunk:
+      optimizer_workers.fail_chunk(n);
+      break;
+    case Operation::kCopyChunk:
+      copy_workers.fail_chunk(n);
+      break;
+    case Operation::kCollective:
+      recorded->breaks_at = n;
+      break;
+    case Operation::kFrame:
+      links.cut_at(rank, n);
+      break;
+    default:
+      break;
+  }
+}
+
+bool TrainingRank::is_quiet() {
+  std::uint64_t waiting = loop.asks().pending() + lane.queued() + files->calls_under_way();
+  waiting += nvme_files != nullptr ? nvme_files->calls_under_way() : 0;
+  waiting += device() != nullptr && !device()->idle() ? 1 : 0;
+  if (training->shards().empty()) {
+    return waiting == 0;  // it failed before it made its actors
+  }
+  waiting += training->collectives().metrics().depth + training->optimizer().metrics().depth;
+  for (std::size_t unit = 0; unit < training->shards().size(); ++unit) {
+    waiting += training->shards()[unit]->metrics().depth;
+    waiting += training->bucket(unit) != nullptr ? training->bucket(unit)->metrics().depth : 0;
+  }
+  return waiting == 0;
 }
 
 std::string TrainingRank::failure() const {

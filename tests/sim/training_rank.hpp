@@ -21,47 +21,69 @@
 #include "runtime/sim/sim_pool.hpp"
 #include "tests/sim/harness.hpp"
 #include "tests/sim/number_batch.hpp"
+#include "tests/sim/operations.hpp"
 #include "tests/sim/rank_checkpoints.hpp"
 #include "tests/sim/training_plan.hpp"
 #include "tests/support/sim_host.hpp"
 
 namespace tandem::sim_test {
 
-/// Writes down what a rank issues.
+/// Writes down what a rank issues, and fails at the begin or the end of one operation.
 class RecordingBackend final : public CollectiveBackend {
  public:
   explicit RecordingBackend(CollectiveBackend& inner) : inner_(inner) {}
   [[nodiscard]] std::uint32_t world() const noexcept override { return inner_.world(); }
   [[nodiscard]] std::uint32_t rank() const noexcept override { return inner_.rank(); }
   Task<> all_gather(GatherArguments a) override {
-    gathers.push_back(a.shard_bytes);
+    note(gathers, a.shard_bytes);
     co_await inner_.all_gather(a);
+    count_edge();
   }
   Task<GradientNorm> reduce_scatter_add(ReduceArguments a) override {
-    reductions.push_back(a.shard_elements);
-    co_return co_await inner_.reduce_scatter_add(a);
+    note(reductions, a.shard_elements);
+    const GradientNorm norm = co_await inner_.reduce_scatter_add(a);
+    count_edge();
+    co_return norm;
   }
   Task<GradientNorm> all_reduce_add(ReduceArguments a) override {
-    reductions.push_back(a.shard_elements);
-    co_return co_await inner_.all_reduce_add(a);
+    note(reductions, a.shard_elements);
+    const GradientNorm norm = co_await inner_.all_reduce_add(a);
+    count_edge();
+    co_return norm;
   }
   Task<> exchange(ExchangeArguments a) override {
-    reductions.push_back(a.bytes);
+    note(reductions, a.bytes);
     co_await inner_.exchange(a);
+    count_edge();
   }
   Task<> broadcast(BroadcastArguments a) override {
-    gathers.push_back(a.bytes);
+    note(gathers, a.bytes);
     co_await inner_.broadcast(a);
+    count_edge();
   }
   Task<> all_to_all(AllToAllArguments a) override {
-    gathers.push_back(a.bytes);
+    note(gathers, a.bytes);
     co_await inner_.all_to_all(a);
+    count_edge();
   }
   std::byte* allocate(std::size_t bytes) override { return inner_.allocate(bytes); }
+
   std::vector<std::size_t> gathers;
   std::vector<std::size_t> reductions;
+  std::uint64_t edges = 0;  // begins and ends of operations so far
+  std::uint64_t breaks_at = UINT64_MAX;
 
  private:
+  void note(std::vector<std::size_t>& sequence, std::size_t size) {
+    sequence.push_back(size);
+    count_edge();
+  }
+  void count_edge() {
+    if (edges++ == breaks_at) {
+      throw failure(ExitCode::kFailure, "collectives", "a collective failed");
+    }
+  }
+
   CollectiveBackend& inner_;
 };
 
@@ -85,6 +107,13 @@ class TrainingRank {
   [[nodiscard]] std::string failure() const;
   /// The rank that its failure names.
   [[nodiscard]] std::uint32_t failed_rank() const;
+  /// Returns the number of its operations of that kind so far.
+  [[nodiscard]] std::uint64_t count_of(Operation operation);
+  /// Makes its n-th operation of that kind fail, counted from 0. Calls of files fail by DiskFaults.
+  void fail(Operation operation, std::uint64_t n);
+  /// Nothing of it is under way any more: no call of a file, no function of the lane, no message,
+  /// no copy or kernel.
+  [[nodiscard]] bool is_quiet();
   /// Its device; null: the CPU computes.
   [[nodiscard]] SimDevice* device() noexcept {
     return accelerator ? static_cast<SimDevice*>(&accelerator->device()) : nullptr;
@@ -96,6 +125,7 @@ class TrainingRank {
   const Plan& plan;
   const Reference& reference;
   std::uint32_t rank;
+  SimNet& links;
   Random random;
   EventLoop& loop;
   Scope main_scope;
@@ -125,8 +155,9 @@ class TrainingRank {
   std::uint64_t first_step = 0;  // that this start makes
   std::uint64_t steps_done = 0;
   VisitCounter visits;
-  std::vector<std::vector<std::vector<float>>> end_state;  // [unit][array] of this rank's slice
-  std::exception_ptr cause;                                // the cause of its end, if it failed
+  // [unit][array] of this rank's slice; of a rank that failed only if its updates went to their end
+  std::vector<std::vector<std::vector<float>>> end_state;
+  std::exception_ptr cause;  // the cause of its end, if it failed
   TimePoint ended_at;
 
  private:
@@ -136,6 +167,7 @@ class TrainingRank {
   void check_verdict(const Verdict& verdict);
   Task<> read_data();
   Task<> take_end_state();
+  Task<> take_state_after_failure();
 };
 
 }  // namespace tandem::sim_test

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 
-#include "runtime/detail/mailbox/ask_table.hpp"
 #include "runtime/report.hpp"
 
 namespace tandem::sim_test {
@@ -22,14 +21,11 @@ bool is_harmless(Fault fault) {
          fault == Fault::kDiskFull;
 }
 
-/// A word of the error that the victim of a fault ends with.
-const char* word_of(Fault fault) {
-  switch (fault) {
-    case Fault::kVisit:
-      return "a visit failed";
-    case Fault::kKernel:
-    case Fault::kCopy:
-      return "failed";
+/// A part of the error that the victim of a fault ends with.
+const char* word_of(const Strike& strike) {
+  switch (strike.fault) {
+    case Fault::kFails:
+      return text_of(strike.operation).error;
     case Fault::kDeviceLost:
       return "the device was lost";
     case Fault::kIoError:
@@ -43,15 +39,24 @@ const char* word_of(Fault fault) {
 }
 
 /// Short and interrupted transfers always; errors as the strike says.
-SimFiles::Faults faults_of(const Strike& strike, bool fails) {
-  const bool at_each = fails && strike.error_chance > 0;
+SimFiles::Faults faults_of(const Strike& strike, bool is_victim, Fault some, Operation one) {
+  const bool fails = is_victim && strike.fault == some;
+  const bool fails_once = is_victim && strike.fault == Fault::kFails && strike.operation == one;
   return {.short_transfer = 0.3,
           .interrupted = 0.1,
-          .io_error = at_each ? strike.error_chance : 0,
-          .error_at = fails && !at_each ? strike.at : UINT64_MAX};
+          .io_error = fails ? strike.error_chance : 0,
+          .error_at = fails_once ? strike.at : UINT64_MAX};
 }
 
 }  // namespace
+
+std::string Strike::text() const {
+  constexpr const char* kNames[] = {
+      "nothing",   "a slow rank",       "clogged links", "death",           "a stop",
+      "a failure", "the device's loss", "a full disk",   "errors of files", "errors of NVMe"};
+  return fmt::format("{} at {} {} of rank {}", kNames[static_cast<std::size_t>(fault)],
+                     text_of(operation).name, at, victim);
+}
 
 bool trains_on_disk(const Plan& plan) {
   const EngineOptions& engine = plan.engine;
@@ -77,8 +82,9 @@ TrainingRun::TrainingRun(std::uint64_t seed, const Plan& plan, const Reference& 
     const bool is_victim = rank == strike.victim;
     ranks_.push_back(std::make_unique<TrainingRank>(
         run_, plan, reference, rank, links_, *hosts_[rank / per_host], disk,
-        DiskFaults{.of_files = faults_of(strike, is_victim && strike.fault == Fault::kIoError),
-                   .of_nvme = faults_of(strike, is_victim && strike.fault == Fault::kNvmeError)},
+        DiskFaults{
+            .of_files = faults_of(strike, is_victim, Fault::kIoError, Operation::kFileCall),
+            .of_nvme = faults_of(strike, is_victim, Fault::kNvmeError, Operation::kNvmeCall)},
         meeting_));
   }
   plan_strike();
@@ -115,23 +121,27 @@ void TrainingRun::plan_strike() {
       world.before_turn(strike_.victim, strike_.at,
                         [this] { strike([&] { run_.world.kill(strike_.victim); }); });
       break;
-    case Fault::kStop:
-      world.before_turn(strike_.victim, strike_.at, [this, &victim] {
+    case Fault::kStop: {
+      const auto stop = [this, &victim] {
         strike([&] { victim.training->scope().request_stop(); });
-      });
+      };
+      if (strike_.operation == Operation::kTurn) {
+        world.before_turn(strike_.victim, strike_.at, stop);
+        break;
+      }
+      run_.each_step = [this, &victim, stop] {
+        if (struck_at_ == TimePoint::max() && victim.count_of(strike_.operation) > strike_.at) {
+          stop();
+        }
+      };
+      break;
+    }
+    case Fault::kFails:
+      victim.fail(strike_.operation, strike_.at);
       break;
     case Fault::kDeviceLost:
       world.after(strike_.when, strike_.victim,
                   [this, &victim] { strike([&] { victim.device()->lose(); }); });
-      break;
-    case Fault::kVisit:
-      victim.visits.breaks_at = strike_.at;
-      break;
-    case Fault::kKernel:
-      victim.device()->fail_kernel(strike_.at);
-      break;
-    case Fault::kCopy:
-      victim.device()->fail_copy(strike_.at);
       break;
     case Fault::kDiskFull:
       disk_.set_capacity(disk_.used_bytes() + strike_.capacity);
@@ -152,14 +162,9 @@ void TrainingRun::strike(Act act) {
 }
 
 OperationCounts TrainingRun::operations_of(std::uint32_t rank) const {
-  TrainingRank& of = *ranks_[rank];
-  OperationCounts counts{.turns = run_.world.turns(rank),
-                         .visits = of.visits.made,
-                         .file_calls = of.files->calls(),
-                         .nvme_calls = of.nvme_files != nullptr ? of.nvme_files->calls() : 0};
-  if (of.device() != nullptr) {
-    counts.kernels = of.device()->kernels();
-    counts.copies = of.device()->copies();
+  OperationCounts counts{};
+  for (std::size_t i = 0; i < kOperations; ++i) {
+    counts[i] = ranks_[rank]->count_of(static_cast<Operation>(i));
   }
   return counts;
 }
@@ -199,29 +204,47 @@ void TrainingRun::check_result() {
   for (const auto& rank : ranks_) {
     run_.require(rank->steps_done == plan_.steps, "rank {} made {} steps", rank->rank,
                  rank->steps_done);
-    for (std::size_t unit = 0; unit < plan_.units(); ++unit) {
-      const std::size_t begin = rank->layout.slice_begin(unit);
-      for (std::size_t array = 0; array < 3; ++array) {
-        const std::vector<float>& whole = reference_.after[plan_.steps][unit][array];
-        const std::vector<float>& mine = rank->end_state[unit][array];
-        const std::span<const float> rest = std::span(whole).subspan(std::min(begin, whole.size()));
-        const std::size_t held = std::min(mine.size(), rest.size());
-        run_.require(std::ranges::equal(std::span(mine).first(held), rest.first(held)),
-                     "rank {}, unit {}, array {}: the state differs from the reference after a "
-                     "start at step {}",
-                     rank->rank, unit, array, rank->first_step);
-      }
-    }
+    check_state(*rank, plan_.steps);
   }
   // State is read from NVMe to be saved; a stop may come when all but a save is done.
   const bool saves_may_fail = strike_.fault == Fault::kDiskFull ||
                               strike_.fault == Fault::kIoError ||
-                              strike_.fault == Fault::kNvmeError || strike_.fault == Fault::kStop;
+                              strike_.fault == Fault::kNvmeError || strike_.fault == Fault::kStop ||
+                              strike_.fault == Fault::kFails;
   run_.require(saves_may_fail || meeting_.failed_saves == 0,
-               "a save failed on a disk without faults (fault {} at {} of rank {})",
-               static_cast<int>(strike_.fault), strike_.at, strike_.victim);
+               "a save failed without a fault that it could meet ({})", strike_.text());
   run_.require(links_.frames_under_way() == 0, "{} frames were sent and not received",
                links_.frames_under_way());
+}
+
+void TrainingRun::check_state(const TrainingRank& rank, std::uint64_t steps) {
+  for (std::size_t unit = 0; unit < plan_.units(); ++unit) {
+    const std::size_t begin = rank.layout.slice_begin(unit);
+    for (std::size_t array = 0; array < 3; ++array) {
+      const std::vector<float>& whole = reference_.after[steps][unit][array];
+      const std::vector<float>& mine = rank.end_state[unit][array];
+      const std::span<const float> rest = std::span(whole).subspan(std::min(begin, whole.size()));
+      const std::size_t held = std::min(mine.size(), rest.size());
+      run_.require(std::ranges::equal(std::span(mine).first(held), rest.first(held)),
+                   "rank {}, unit {}, array {}: the state differs from the reference's after {} "
+                   "steps, after a start at step {} ({})",
+                   rank.rank, unit, array, steps, rank.first_step, strike_.text());
+    }
+  }
+}
+
+/// A failure is never lost: a rank ends with it, or the save that it broke is known to have failed.
+/// A search for older checkpoints leaves those alone that it cannot read.
+void TrainingRun::check_heard(bool any_failed) {
+  TrainingRank& victim = *ranks_[strike_.victim];
+  if (strike_.fault != Fault::kFails || strike_.operation == Operation::kFileCall) {
+    return;
+  }
+  const bool struck = strike_.operation == Operation::kNvmeCall
+                          ? victim.nvme_files->failed_calls() > 0  // not if it was interrupted
+                          : victim.count_of(strike_.operation) > strike_.at;
+  run_.require(!struck || any_failed || meeting_.failed_saves > 0, "nobody heard of {}",
+               strike_.text());
 }
 
 void TrainingRun::check_same_order() {
@@ -257,9 +280,11 @@ void TrainingRun::check_quiet() {
     return true;
   });
   for (const auto& rank : ranks_) {
-    run_.require(run_.world.loop(rank->rank).asks().pending() == 0,
-                 "rank {} ends with asks pending", rank->rank);
+    run_.require(rank->is_quiet(), "rank {} ends with work under way ({})", rank->rank,
+                 strike_.text());
   }
+  run_.require(links_.operations_under_way() == 0, "{} sends and receives outlive their ranks ({})",
+               links_.operations_under_way(), strike_.text());
 }
 
 void TrainingRun::check_end() {
@@ -276,6 +301,9 @@ void TrainingRun::check_end() {
     if (const std::string what = rank->failure(); !what.empty()) {
       any = true;
       check_blame(*rank, what);
+      if (!rank->end_state.empty()) {
+        check_state(*rank, rank->steps_done);
+      }
     }
     first = std::min(first, rank->ended_at);
     last = std::max(last, rank->ended_at);
@@ -287,16 +315,16 @@ void TrainingRun::check_end() {
   } else {
     check_result();
   }
+  check_heard(any);
   check_same_order();
 }
 
 void TrainingRun::check_blame(const TrainingRank& rank, const std::string& what) {
   run_.require(rank.failed_rank() == strike_.victim,
-               "rank {} blames rank {} instead of {} (fault {} at {}): {}", rank.rank,
-               rank.failed_rank(), strike_.victim, static_cast<int>(strike_.fault), strike_.at,
-               what);
+               "rank {} blames rank {} instead of {} ({}): {}", rank.rank, rank.failed_rank(),
+               strike_.victim, strike_.text(), what);
   if (rank.rank == strike_.victim) {
-    const char* const word = word_of(strike_.fault);
+    const char* const word = word_of(strike_);
     run_.require(what.find(word) != std::string::npos, "rank {} says \"{}\", not \"{}\"", rank.rank,
                  what, word);
   }

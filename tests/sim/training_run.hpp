@@ -18,38 +18,28 @@ enum class Fault {
   kNone,
   kSlow,
   kClogs,
-  kDeath,
-  kVisit,
-  kKernel,
-  kCopy,
+  kDeath,  // before a turn
+  kStop,   // the actors are told to stop, while an operation is under way or before a turn
+  kFails,  // an operation does
   kDeviceLost,
   kDiskFull,
-  kIoError,    // of data and checkpoints
-  kNvmeError,  // of state, weights and boundaries
-  kStop,       // the actors are told to stop
+  kIoError,    // some calls for data and checkpoints fail
+  kNvmeError,  // some for state, weights and boundaries
 };
 
 /// A fault, and where it strikes.
 struct Strike {
   Fault fault = Fault::kNone;
   std::uint32_t victim = 0;
-  /// The victim's operation that fails, counted from 0: a visit, a kernel, a copy, a file call; of
-  /// kDeath and kStop the turn before which it happens.
-  std::uint64_t at = 0;
+  Operation operation = Operation::kTurn;
+  std::uint64_t at = 0;        // the victim's operation of that kind, counted from 0
   Duration when{};             // of kDeviceLost
   double factor = 1;           // of kSlow
   std::uint64_t capacity = 0;  // of kDiskFull: bytes that are left
-  double error_chance = 0;     // of kIoError and kNvmeError, instead of `at`: of each call
-};
+  double error_chance = 0;     // of kIoError and kNvmeError: of each call
 
-/// The operations of a rank that can fail.
-struct OperationCounts {
-  std::uint64_t turns = 0;
-  std::uint64_t visits = 0;
-  std::uint64_t kernels = 0;
-  std::uint64_t copies = 0;
-  std::uint64_t file_calls = 0;
-  std::uint64_t nvme_calls = 0;
+  /// "update chunk 7 of rank 1 fails".
+  [[nodiscard]] std::string text() const;
 };
 
 class TrainingRun {
@@ -79,6 +69,8 @@ class TrainingRun {
   void check_end();
   void check_blame(const TrainingRank& rank, const std::string& what);
   void check_result();
+  void check_state(const TrainingRank& rank, std::uint64_t steps);
+  void check_heard(bool any_failed);
   void check_same_order();
   void bury_the_dead();
   void check_quiet();

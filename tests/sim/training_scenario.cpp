@@ -21,48 +21,37 @@ Fault draw_fault(const Plan& plan, Random& random) {
   if (random.chance(0.4)) {
     return Fault::kNone;
   }
-  const auto fault = static_cast<Fault>(1 + random.below(11));
-  const bool of_device =
-      fault == Fault::kKernel || fault == Fault::kCopy || fault == Fault::kDeviceLost;
-  if (of_device && !plan.on_device) {
-    return Fault::kVisit;
+  constexpr Fault kFaults[] = {
+      Fault::kSlow,  Fault::kClogs,      Fault::kDeath,    Fault::kStop,    Fault::kStop,
+      Fault::kFails, Fault::kFails,      Fault::kFails,    Fault::kFails,   Fault::kFails,
+      Fault::kFails, Fault::kDeviceLost, Fault::kDiskFull, Fault::kIoError, Fault::kNvmeError};
+  const Fault fault = kFaults[random.below(std::size(kFaults))];
+  if (fault == Fault::kDeviceLost && !plan.on_device) {
+    return Fault::kFails;
   }
   // A full disk ends a run that trains there.
   return fault == Fault::kDiskFull && trains_on_disk(plan) ? Fault::kNone : fault;
 }
 
 Strike draw_strike(const Plan& plan, Random& random) {
-  Strike strike{.fault = draw_fault(plan, random),
-                .victim = static_cast<std::uint32_t>(random.below(plan.ranks))};
-  strike.when = microseconds(random.between(10, 1500));
-  switch (strike.fault) {
-    case Fault::kSlow:
-      strike.factor = 3 + 10 * random.uniform();
-      break;
-    case Fault::kDeath:
-    case Fault::kStop:
-      strike.at = random.below(400);
-      break;
-    case Fault::kVisit:
-      strike.at = random.below(2 * plan.segments() * plan.micro_steps * plan.steps);
-      break;
-    case Fault::kKernel:
-      strike.at = random.below(plan.units() * plan.steps);
-      break;
-    case Fault::kCopy:
-      strike.at = random.below(2 * plan.units() * plan.steps);
-      break;
-    case Fault::kDiskFull:
-      strike.capacity = random.below(40'000);
-      break;
-    case Fault::kIoError:
-    case Fault::kNvmeError:
-      strike.error_chance = 0.05;
-      break;
-    default:
-      break;
+  return {.fault = draw_fault(plan, random),
+          .victim = static_cast<std::uint32_t>(random.below(plan.ranks)),
+          .when = microseconds(random.between(10, 1500)),
+          .factor = 3 + 10 * random.uniform(),
+          .capacity = random.below(40'000),
+          .error_chance = 0.05};
+}
+
+/// Draws the operation at which it strikes, of those that a run without it has.
+void draw_operation(Strike& strike, const OperationCounts& counts, Random& random) {
+  strike.operation = strike.fault == Fault::kDeath || random.chance(0.1)
+                         ? Operation::kTurn
+                         : static_cast<Operation>(random.below(kOperations));
+  while (counts[static_cast<std::size_t>(strike.operation)] == 0 ||
+         (strike.fault == Fault::kFails && strike.operation == Operation::kTurn)) {
+    strike.operation = static_cast<Operation>(random.below(kOperations));
   }
-  return strike;
+  strike.at = random.below(counts[static_cast<std::size_t>(strike.operation)]);
 }
 
 SimDisk disk_with_data(const Plan& plan) {
@@ -83,6 +72,15 @@ struct Rehearsal {
   std::uint64_t hash = 0;
   std::vector<OperationCounts> operations;  // [rank] of the first start
 };
+
+/// Counts the operations of a rank that no fault meets.
+OperationCounts count_operations(std::uint64_t seed, const Plan& plan, const Reference& reference,
+                                 std::uint32_t rank) {
+  SimDisk disk = disk_with_data(plan);
+  TrainingRun training(seed, plan, reference, {}, disk, /*start=*/1);
+  training.to_end(0);
+  return training.operations_of(rank);
+}
 
 /// A start with that fault, a power cut, and a start without one.
 Rehearsal rehearse(std::uint64_t seed, const Plan& plan, const Reference& reference, Strike strike,
@@ -110,35 +108,43 @@ std::uint64_t rehearse_training(std::uint64_t seed) {
   Random random = Random(seed).fork("training plan");
   const Plan plan = draw_plan(random);
   const Reference reference(plan);
-  const Strike strike = draw_strike(plan, random);
+  Strike strike = draw_strike(plan, random);
+  if (strike.fault == Fault::kDeath || strike.fault == Fault::kStop ||
+      strike.fault == Fault::kFails) {
+    draw_operation(strike, count_operations(seed, plan, reference, strike.victim), random);
+  }
   return rehearse(seed, plan, reference, strike, random).hash;
 }
 
-std::uint64_t rehearse_each_fault(std::uint64_t seed) {
+Outcome rehearse_each_fault(std::uint64_t seed) {
   Random random = Random(seed).fork("training plan");
   Plan plan = draw_plan(random);
-  plan.hosts = 1 + seed % 2;
+  plan.stage = static_cast<int>(seed % 4);
+  if (plan.stage < 3) {
+    plan.engine.nvme.weights_in_memory.reset();
+  }
+  plan.hosts = 1 + static_cast<std::uint32_t>(seed + seed / 4) % 2;
   plan.ranks = 2;
   plan.steps = 2;
   plan.save_every = 1;
   const Reference reference(plan);
   const Rehearsal whole = rehearse(seed, plan, reference, {}, random);
-  std::uint64_t hash = whole.hash;
+  Outcome outcome{.scenario = "each fault", .hash = whole.hash};
   for (std::uint32_t victim = 0; victim < plan.ranks; ++victim) {
-    const OperationCounts& counts = whole.operations[victim];
-    const std::pair<Fault, std::uint64_t> kinds[] = {
-        {Fault::kDeath, counts.turns},         {Fault::kStop, counts.turns},
-        {Fault::kVisit, counts.visits},        {Fault::kKernel, counts.kernels},
-        {Fault::kCopy, counts.copies},         {Fault::kIoError, counts.file_calls},
-        {Fault::kNvmeError, counts.nvme_calls}};
-    for (const auto& [fault, count] : kinds) {
+    for (std::size_t i = 0; i < kOperations; ++i) {
+      const auto operation = static_cast<Operation>(i);
+      const Fault other = operation == Operation::kTurn ? Fault::kDeath : Fault::kFails;
+      const std::uint64_t count = whole.operations[victim][i];
       for (std::uint64_t at = seed % kFaultStride; at < count; at += kFaultStride) {
-        const Strike strike{.fault = fault, .victim = victim, .at = at};
-        hash = hash * 31 + rehearse(seed, plan, reference, strike, random).hash;
+        for (const Fault fault : {Fault::kStop, other}) {
+          const Strike strike{.fault = fault, .victim = victim, .operation = operation, .at = at};
+          outcome.hash = outcome.hash * 31 + rehearse(seed, plan, reference, strike, random).hash;
+          ++outcome.runs;
+        }
       }
     }
   }
-  return hash;
+  return outcome;
 }
 
 }  // namespace tandem::sim_test
