@@ -203,8 +203,8 @@ CAMPAIGNS = [
              "200 keep every promise",
              "$BIN/test_sim --many-hosts --seeds 200", "$BIN/test_sim --many-hosts --seeds 6",
              line(r"^\d+ seeds keep every promise")),
-    Campaign("each_fault", "eight small trainings, again and again: each visit, kernel, copy and file call fails once, and each rank dies "
-             "and is stopped before each of its turns",
+    Campaign("each_fault", "eight small trainings, again and again: each visit, kernel, copy, chunk, collective, frame and file call "
+             "fails once, the rank is stopped during each, and it dies and is stopped before each of its turns",
              "8 keep every promise: the rank is named, nothing is left, and the next start has the reference's weights",
              "$BIN/test_sim --each-fault --seeds 8", "$BIN/test_sim --each-fault --seeds 2", line(r"^\d+ seeds keep every promise")),
     same("planted_bugs", "bugs planted in runtime, actors and the core of the engine", "all found by the simulator",
