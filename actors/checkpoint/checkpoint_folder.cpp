@@ -1,7 +1,9 @@
 #include "actors/checkpoint/checkpoint_folder.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <exception>
 #include <filesystem>
 #include <span>
 #include <string_view>
@@ -72,55 +74,50 @@ void check_step(std::int64_t step, std::int64_t of_name) {
   }
 }
 
-bool has_slices(const std::string& folder) {
-  std::error_code ignored;
-  return fs::is_regular_file(join(folder, kSlicesName), ignored);
+FoundSlices found_slices(Manifest manifest, std::string folder, std::string name) {
+  return {.step = manifest.step,
+          .path = std::move(folder),
+          .name = std::move(name),
+          .save = std::move(manifest.slices->save),
+          .disk = manifest.slices->disk,
+          .disks = manifest.slices->hosts.size()};
 }
 
-/// Adds the folder to those of slices or of whole ones; throws if it is neither.
-Task<> look_at(FileIo* io, std::string folder, std::int64_t step, NamedCheckpoints* into) {
-  if (has_slices(folder)) {
-    const Slices slices = co_await read_slices(io, folder);
-    check_step(slices.step, step);
-    co_await check_sizes(io, folder, &slices.files);
-    if (std::string bad = first_not_finite(slices.files); !bad.empty()) {
-      into->not_finite.push_back({.path = std::move(folder), .tensor = std::move(bad)});
-      co_return;
-    }
-    into->slices.push_back({.step = step,
-                            .path = folder,
-                            .name = checkpoint_name(step),
-                            .save = slices.plan.save,
-                            .disk = slices.plan.disk,
-                            .disks = slices.plan.hosts.size()});
+/// Adds the folder to those of slices or of whole ones; throws if it is neither. Under a temporary
+/// name only slices count.
+Task<> look_at(FileIo* io, std::string folder, std::int64_t step, bool is_temporary,
+               NamedCheckpoints* into) {
+  Manifest manifest = co_await read_manifest(io, folder);
+  if (is_temporary && !manifest.slices) {
+    co_return;
+  }
+  check_step(manifest.step, step);
+  co_await check_sizes(io, folder, &manifest.files);
+  if (std::string bad = first_not_finite(manifest.files); !bad.empty()) {
+    into->not_finite.push_back({.path = std::move(folder), .tensor = std::move(bad)});
+  } else if (manifest.slices) {
+    into->slices.push_back(
+        found_slices(std::move(manifest), std::move(folder), checkpoint_name(step)));
   } else {
-    const Manifest manifest = co_await read_manifest(io, folder);
-    check_step(manifest.step, step);
-    co_await check_sizes(io, folder, &manifest.files);
-    if (std::string bad = first_not_finite(manifest.files); !bad.empty()) {
-      into->not_finite.push_back({.path = std::move(folder), .tensor = std::move(bad)});
-    } else {
-      into->whole.push_back(std::move(folder));
-    }
+    into->whole.push_back(std::move(folder));
   }
 }
 
-/// The checkpoints in a folder, newest first.
-Task<NamedCheckpoints> look_into(FileIo* io, std::string parent) {
+/// The checkpoints in a folder with these names, newest first.
+Task<NamedCheckpoints> look_into(FileIo* io, std::string parent, std::vector<std::string> names) {
   NamedCheckpoints found;
-  std::vector<std::string> names = co_await io->list_folder(parent);
   std::ranges::sort(names, std::ranges::greater(), [](const std::string& name) {
     return std::pair<std::int64_t, std::string_view>(step_in_name(name), name);
   });
   for (const std::string& name : names) {
     const std::int64_t step = step_in_name(name);
     const std::string path = join(parent, name);
-    if (step < 0 || is_removal(name) || (is_left_over(name) && !has_slices(path))) {
+    if (step < 0 || is_removal(name)) {
       continue;
     }
     std::string fault;
     try {
-      co_await look_at(io, path, step, &found);
+      co_await look_at(io, path, step, is_left_over(name), &found);
     } catch (const Error& error) {
       fault = error.what();
     }
@@ -253,7 +250,7 @@ std::optional<std::int64_t> step_of_checkpoint(std::string_view name) {
 
 Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string parent,
                                                     std::vector<std::string>* broken) {
-  NamedCheckpoints found = co_await look_into(io, parent);
+  NamedCheckpoints found = co_await look_into(io, parent, co_await io->list_folder(parent));
   if (broken != nullptr) {
     broken->insert(broken->end(), found.broken.begin(), found.broken.end());
   }
@@ -265,26 +262,42 @@ Task<std::vector<FoundCheckpoint>> find_checkpoints(FileIo* io, std::string pare
   co_return whole;
 }
 
-Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder) {
-  std::error_code ignored;
-  if (fs::is_regular_file(join(folder, kManifestName), ignored)) {
+Task<std::optional<std::vector<std::string>>> names_in(FileIo* io, std::string folder) {
+  try {
+    co_return co_await io->list_folder(std::move(folder));
+  } catch (const FileError& error) {
+    if (error.error_number() != ENOENT && error.error_number() != ENOTDIR) {
+      throw;
+    }
+  }
+  co_return std::nullopt;
+}
+
+Task<NamedCheckpoints> checkpoint_in(FileIo* io, std::string folder) {
+  Manifest manifest;
+  try {
+    manifest = co_await read_manifest(io, folder);
+  } catch (const Error&) {  // its next reader says it
+  }
+  if (!manifest.slices) {
     co_return NamedCheckpoints{.whole = {std::move(folder)}};
   }
-  if (has_slices(folder)) {
-    Slices slices = co_await read_slices(io, folder);
-    std::string name = fs::path(folder).lexically_normal().filename();
-    co_return NamedCheckpoints{.slices = {{.step = slices.step,
-                                           .path = std::move(folder),
-                                           .name = std::move(name),
-                                           .save = std::move(slices.plan.save),
-                                           .disk = slices.plan.disk,
-                                           .disks = slices.plan.hosts.size()}}};
+  std::string name = fs::path(folder).lexically_normal().filename();
+  co_return NamedCheckpoints{
+      .slices = {found_slices(std::move(manifest), std::move(folder), std::move(name))}};
+}
+
+Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder) {
+  std::optional<std::vector<std::string>> names = co_await names_in(io, folder);
+  if (names && (std::ranges::binary_search(*names, kManifestName) ||
+                std::ranges::binary_search(*names, kEarlierSlicesName))) {
+    co_return co_await checkpoint_in(io, std::move(folder));
   }
-  if (std::string of_run = join(folder, "checkpoints"); fs::is_directory(of_run, ignored)) {
-    folder = std::move(of_run);
+  if (auto of_run = co_await names_in(io, join(folder, "checkpoints"))) {
+    co_return co_await look_into(io, join(folder, "checkpoints"), std::move(*of_run));
   }
-  co_return fs::is_directory(folder, ignored) ? co_await look_into(io, std::move(folder))
-                                              : NamedCheckpoints();
+  co_return names ? co_await look_into(io, std::move(folder), std::move(*names))
+                  : NamedCheckpoints();
 }
 
 NamedCheckpoints named_checkpoints(const std::string& folder) {
@@ -323,14 +336,33 @@ Task<std::string> read_text(FileIo* io, std::string path) {
   co_return text;
 }
 
-Task<Manifest> read_manifest(FileIo* io, std::string folder) {
+std::string manifest_path(const std::string& folder) {
+  std::error_code ignored;
   const std::string path = join(folder, kManifestName);
-  co_return Manifest::parse(co_await read_text(io, path), path);
+  const std::string earlier = join(folder, kEarlierSlicesName);
+  return !fs::exists(path, ignored) && fs::exists(earlier, ignored) ? earlier : path;
 }
 
-Task<Slices> read_slices(FileIo* io, std::string folder) {
-  const std::string path = join(folder, kSlicesName);
-  co_return Slices::parse(co_await read_text(io, path), path);
+Task<std::string> read_manifest_text(FileIo* io, std::string folder) {
+  std::exception_ptr missing;
+  try {
+    co_return co_await read_text(io, join(folder, kManifestName));
+  } catch (const FileError& error) {
+    if (error.error_number() != ENOENT) {
+      throw;
+    }
+    missing = std::current_exception();
+  }
+  try {
+    co_return co_await read_text(io, join(folder, kEarlierSlicesName));
+  } catch (const FileError&) {  // an earlier version did not save it either
+  }
+  std::rethrow_exception(missing);
+}
+
+Task<Manifest> read_manifest(FileIo* io, std::string folder) {
+  const std::string text = co_await read_manifest_text(io, folder);
+  co_return Manifest::parse(text, join(folder, Manifest::name_of(text)));
 }
 
 Task<std::vector<std::string>> verify_files(FileIo* io, std::string folder, Manifest manifest,
@@ -358,7 +390,7 @@ Task<> remove_older(FileIo* io, std::string parent, int keep, std::int64_t newes
       co_await remove_one(io, join(parent, name), &failures);
     }
   }
-  NamedCheckpoints found = co_await look_into(io, parent);
+  NamedCheckpoints found = co_await look_into(io, parent, co_await io->list_folder(parent));
   std::vector<std::string> old = std::move(found.whole);
   // They do not count among those that stay, since no run can go on from them.
   std::vector<std::string> useless;

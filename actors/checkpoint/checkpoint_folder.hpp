@@ -5,10 +5,10 @@
 // the manifest exists with the size given there. CheckpointSave gives the name last. No file names
 // the latest checkpoint. A checkpoint with weights or moments that are not finite counts as
 // damaged: its manifest records them, and verify_files() checks the values again. A folder of
-// slices is one disk's part of a checkpoint and has slices.json instead of a manifest. A whole
-// folder of slices counts even under a temporary name, because the slices are sealed on all disks
-// before the folder gets its final name on any of them. A folder that a removal has renamed never
-// counts.
+// slices, as its manifest says, is one disk's part of a checkpoint. A complete folder of slices
+// counts even under a temporary name, because the slices are sealed on all disks before the folder
+// gets its final name on any of them. A folder that a removal has renamed never counts. Earlier
+// versions wrote the manifest of slices as slices.json; such folders count alike.
 // Thread rule: the loop's thread; FileIo and CpuPool outlive the task.
 #pragma once
 
@@ -18,7 +18,6 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/checkpoint/slices.hpp"
 #include "actors/storage/manifest.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/io/file_io.hpp"
@@ -78,6 +77,11 @@ struct NamedCheckpoints {
 Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder);
 /// The same without a loop; blocks.
 NamedCheckpoints named_checkpoints(const std::string& folder);
+/// Returns `folder` itself, as whole or as slices. If no manifest says which, the folder counts as
+/// whole, and its next reader says what is wrong with it.
+Task<NamedCheckpoints> checkpoint_in(FileIo* io, std::string folder);
+/// Returns the names in the folder; nullopt if there is no folder of that name.
+Task<std::optional<std::vector<std::string>>> names_in(FileIo* io, std::string folder);
 
 struct FoundFolder {
   std::int64_t step = 0;  // -1: a whole checkpoint whose folder has another name
@@ -89,10 +93,13 @@ struct FoundFolder {
 /// checkpoints come before slices.
 std::vector<FoundFolder> newest_first(const NamedCheckpoints& named);
 
-/// Read and parse the manifest, or slices.json, of `folder`. Error (user input) if it does not
-/// parse; FileError if it cannot be read.
+/// Reads the manifest of `folder`. Error (user input) if it does not parse; FileError if it cannot
+/// be read.
 Task<Manifest> read_manifest(FileIo* io, std::string folder);
-Task<Slices> read_slices(FileIo* io, std::string folder);
+/// Returns its text alone.
+Task<std::string> read_manifest_text(FileIo* io, std::string folder);
+/// Returns the path of the manifest that `folder` has. Blocks; any thread.
+std::string manifest_path(const std::string& folder);
 /// Returns a small file's text. FileError if it cannot be read, Error if it is larger than a
 /// manifest.
 Task<std::string> read_text(FileIo* io, std::string path);

@@ -48,7 +48,7 @@ Task<> remove_quietly(FileIo* io, std::string folder) {
 /// Only a checkpoint is replaced, be it a damaged one.
 Task<> require_checkpoint(FileIo* io, std::string folder) {
   for (const std::string& name : co_await io->list_folder(folder)) {
-    if (name == kManifestName || name == kSlicesName) {
+    if (name == kManifestName || name == kEarlierSlicesName) {
       co_return;
     }
   }
@@ -254,13 +254,8 @@ std::vector<ManifestFile> CheckpointSave::in_order_of_plan(std::vector<ManifestF
 
 // Read back: else no run could load it.
 std::string CheckpointSave::text_of(std::vector<ManifestFile> files) const {
-  if (plan_.slices) {
-    std::string text =
-        Slices{.step = plan_.step, .plan = *plan_.slices, .files = std::move(files)}.json();
-    static_cast<void>(Slices::parse(text, plan_.folder));
-    return text;
-  }
-  std::string text = Manifest{.step = plan_.step, .files = std::move(files)}.json();
+  std::string text =
+      Manifest{.step = plan_.step, .files = std::move(files), .slices = plan_.slices}.json();
   static_cast<void>(Manifest::parse(text, plan_.folder));
   return text;
 }
@@ -287,7 +282,7 @@ Task<> CheckpointSave::seal(std::vector<ManifestFile> all, std::vector<PlannedTe
   for (PlannedText& text : texts) {
     co_await write_text(path_of(text.name), std::move(text.text));
   }
-  co_await write_text(path_of(last_file()), std::move(last));
+  co_await write_text(path_of(kManifestName), std::move(last));
   if (!planted(Bug::kNameBeforeEntries)) {
     co_await io_->fsync_folder(plan_.temporary);
   }

@@ -27,8 +27,6 @@
 #include <string_view>
 #include <vector>
 
-#include "actors/checkpoint/planned_file.hpp"
-#include "actors/checkpoint/slices.hpp"
 #include "actors/storage/manifest.hpp"
 #include "actors/storage/uncached_file.hpp"
 #include "runtime/cpu_pool.hpp"
@@ -50,7 +48,8 @@ struct CheckpointPlan {
   std::string folder;     // final: parent/step-00000020; the parent exists
   std::string temporary;  // parent/step-00000020.tmp-<nonce>
   std::vector<PlannedFile> files;
-  std::optional<SlicesPlan> slices;  // with several disks: the part of the checkpoint on this one
+  std::optional<ManifestSlices>
+      slices;  // with several disks: the part of the checkpoint on this one
 
   [[nodiscard]] std::uint64_t total_bytes() const;
 };
@@ -126,11 +125,8 @@ class CheckpointSave {
   Task<> hash_pieces(Part* part, std::uint64_t begin, std::span<const std::byte> bytes);
   Task<> write_text(std::string path, std::string text);
   [[nodiscard]] std::vector<ManifestFile> in_order_of_plan(std::vector<ManifestFile> files) const;
-  /// The text of manifest.json or slices.json, which a run can load.
+  /// The text of manifest.json, which a run can load.
   [[nodiscard]] std::string text_of(std::vector<ManifestFile> files) const;
-  [[nodiscard]] std::string_view last_file() const noexcept {
-    return plan_.slices ? kSlicesName : kManifestName;
-  }
 
   FileIo* io_;
   CheckpointPlan plan_;

@@ -1,26 +1,34 @@
 // actors/storage/manifest.hpp — manifest.json of a checkpoint: it lists the files and their
 // tensors, with the hash of each.
 //
-// Invariant: parse() accepts only texts that json() has written, bit for bit (the text contains its
-// own hash). The files lie directly in the checkpoint's folder, and a file's tensors follow one
-// another without gap or overlap up to the file's end.
+// If hosts have disks of their own, a save makes one folder on each disk. The folder has the slices
+// that this disk's ranks keep, in files of the same names as in the whole checkpoint, and its
+// manifest has a block about them (ManifestSlices). A tensor in such a file is a run of elements of
+// one of the checkpoint's tensors, and is named after it: "layer.weight[0:512]". The folder is not
+// a checkpoint unless it has every element. Invariant: parse() accepts only texts that json() has
+// written, bit for bit (the text contains its own hash), and slices.json of earlier versions, in
+// which the manifest of slices was. The files lie directly in the checkpoint's folder, and a file's
+// tensors follow one another without gap or overlap up to the file's end. Every tensor of slices is
+// a run of a tensor of the whole checkpoint's file of that name.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "actors/storage/content_hash.hpp"
-#include "actors/storage/safetensors.hpp"
+#include "actors/storage/safetensors_header.hpp"
 
 namespace tandem {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
-inline constexpr std::string_view kSlicesName = "slices.json";  // see slices.hpp
+// The manifest of slices, as earlier versions called it; it is only read.
+inline constexpr std::string_view kEarlierSlicesName = "slices.json";
 
 struct ManifestTensor {
   std::string name;
@@ -43,15 +51,39 @@ struct ManifestFile {
 /// none.
 [[nodiscard]] std::string first_not_finite(const std::vector<ManifestFile>& files);
 
+/// Elements [begin, end) of a tensor, row-major.
+struct TensorRun {
+  std::string tensor;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  /// "layer.weight[0:512]"
+  [[nodiscard]] std::string name() const;
+  /// Returns the run of such a name; nullopt for any other name.
+  [[nodiscard]] static std::optional<TensorRun> parse(std::string_view name);
+};
+
+/// One disk's part in a save, the same on its ranks.
+struct ManifestSlices {
+  std::string save;                // 32 hex digits that identify the save, the same on its disks
+  std::uint32_t disk = 0;          // number of this disk
+  std::vector<std::string> hosts;  // [disk] the name of a host that has it
+  std::vector<PlannedFile> whole;  // the files of the whole checkpoint, the same on all disks
+};
+
 struct Manifest {
   std::int64_t step = 0;
-  std::vector<ManifestFile> files;
+  std::vector<ManifestFile> files;       // in this folder
+  std::optional<ManifestSlices> slices;  // nullopt: the folder has the whole checkpoint
 
   /// Returns the text to write.
   [[nodiscard]] std::string json() const;
   /// Error (user input, one line with `path` and the fault) for anything that json() would not
   /// write: another format or version, a changed bit, a name with '/', sizes that do not fit, ...
   static Manifest parse(const std::string& text, const std::string& path);
+  /// Returns the name of the file with this text: kManifestName, unless an earlier version wrote
+  /// it.
+  [[nodiscard]] static std::string_view name_of(std::string_view text);
 };
 
 /// Computes the hash of a file and of each of its tensors from bytes that are added in order, and

@@ -54,10 +54,20 @@ std::string file_name_in(const JsonValue& value) {
   const bool control = std::ranges::any_of(
       text, [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; });
   if (text.empty() || text.size() > kMostNameBytes || text.starts_with('.') || control ||
-      text.find('/') != std::string_view::npos || text == kManifestName || text == kSlicesName) {
+      text.find('/') != std::string_view::npos || text == kManifestName ||
+      text == kEarlierSlicesName) {
     throw name.wrong("the name of a file in the checkpoint's folder");
   }
   return std::string(text);
+}
+
+TensorType type_in(const JsonValue& value) {
+  const JsonValue type = value.at("dtype");
+  const auto known = type_named(type.string());
+  if (!known) {
+    throw type.wrong("a type of safetensors");
+  }
+  return *known;
 }
 
 ManifestTensor read_tensor(const JsonValue& value) {
@@ -70,12 +80,7 @@ ManifestTensor read_tensor(const JsonValue& value) {
   }
   check_members(value, tensor.is_finite ? 6 : 7);
   tensor.name = value.at("name").string();
-  const JsonValue type = value.at("dtype");
-  const auto known = type_named(type.string());
-  if (!known) {
-    throw type.wrong("a type of safetensors");
-  }
-  tensor.type = *known;
+  tensor.type = type_in(value);
   const JsonValue shape = value.at("shape");
   for (const JsonValue& size : shape.items()) {
     tensor.shape.push_back(size.integer(0));
@@ -129,6 +134,18 @@ ManifestFile read_file_entry(const JsonValue& value) {
   }
   check_cover(file, value);
   return file;
+}
+
+TensorPlan read_planned_tensor(const JsonValue& value) {
+  check_members(value, 3);
+  TensorPlan tensor{.name = std::string(value.at("name").string()), .type = type_in(value)};
+  for (const JsonValue& size : value.at("shape").items()) {
+    tensor.shape.push_back(size.integer(0));
+  }
+  if (!checked_size_bytes(tensor.shape, tensor.type)) {
+    throw value.error("is larger than a file can be");
+  }
+  return tensor;
 }
 
 void write_tensor(JsonWriter& out, const ManifestTensor& tensor) {
@@ -215,6 +232,33 @@ void write_file_entries(std::string& text, const std::vector<ManifestFile>& file
     write_file_entry(text, file);
   }
   text += "]";
+}
+
+PlannedFile read_planned_file(const JsonValue& value) {
+  check_members(value, 2);
+  PlannedFile file{.name = std::string(value.at("name").string())};
+  std::unordered_set<std::string> names;
+  const JsonValue tensors = value.at("tensors");
+  std::size_t index = 0;
+  for (const simdjson::dom::element tensor : tensors.array()) {
+    file.tensors.push_back(read_planned_tensor(tensors.child(tensor, index++)));
+    if (!names.insert(file.tensors.back().name).second) {
+      throw value.error(fmt::format("tensor \"{}\" occurs twice", file.tensors.back().name));
+    }
+  }
+  return file;
+}
+
+void write_planned_file(std::string& text, const PlannedFile& file) {
+  text += fmt::format("\n    {{\"name\": {}, \"tensors\": [", json_quote(file.name));
+  for (const TensorPlan& tensor : file.tensors) {
+    JsonWriter line;
+    line.begin_object();
+    line.field("name", tensor.name).field("dtype", name_of(tensor.type));
+    line.field("shape", tensor.shape).end_object();
+    text += (&tensor == file.tensors.data() ? "\n      " : ",\n      ") + line.take();
+  }
+  text += "]}";
 }
 
 }  // namespace tandem

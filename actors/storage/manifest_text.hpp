@@ -1,6 +1,5 @@
-// actors/storage/manifest_text.hpp — the common format of manifest.json and slices.json: a text
-// begins with a format and a version, lists files, and ends with the hash of everything before it.
-// Internal.
+// actors/storage/manifest_text.hpp — the parts of a manifest's text: it begins with a format and a
+// version, lists files, and ends with the hash of everything before it. Internal.
 //
 // Invariant: only texts that were written here, bit for bit, are accepted.
 #pragma once
@@ -29,5 +28,9 @@ void end_hashed(std::string& text);
 /// Reads entries with distinct names, whose tensors cover their data.
 std::vector<ManifestFile> read_file_entries(const JsonValue& list);
 void write_file_entries(std::string& text, const std::vector<ManifestFile>& files);
+
+/// Reads a file of the whole checkpoint, whose tensors have distinct names.
+PlannedFile read_planned_file(const JsonValue& value);
+void write_planned_file(std::string& text, const PlannedFile& file);
 
 }  // namespace tandem

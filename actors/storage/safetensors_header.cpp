@@ -3,8 +3,21 @@
 #include <fmt/ranges.h>
 
 #include "actors/storage/json.hpp"
+#include "actors/storage/uncached_file.hpp"
+#include "runtime/io/file_io.hpp"
 
 namespace tandem {
+namespace {
+
+std::uint64_t data_bytes(const std::vector<TensorPlan>& tensors) {
+  std::uint64_t bytes = 0;
+  for (const TensorPlan& tensor : tensors) {
+    bytes += tensor.size_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace
 
 std::int64_t TensorPlan::numel() const noexcept {
   std::int64_t count = 1;
@@ -43,5 +56,15 @@ std::string safetensors_header(std::span<const TensorPlan> tensors, std::size_t 
   }
   return out + json;
 }
+
+std::string PlannedFile::header() const {
+  return data_bytes(tensors) < UncachedFile::kWorthBytes
+             ? safetensors_header(tensors)
+             : safetensors_header(tensors, FileIo::kDirectAlignment);
+}
+
+std::uint64_t PlannedFile::header_bytes() const { return header().size(); }
+
+std::uint64_t PlannedFile::size_bytes() const { return header_bytes() + data_bytes(tensors); }
 
 }  // namespace tandem

@@ -29,4 +29,17 @@ std::string safetensors_header(std::span<const TensorPlan> tensors, std::size_t 
                                const std::map<std::string, std::string>& metadata = {
                                    {"format", "pt"}});
 
+/// A file that will be written.
+struct PlannedFile {
+  std::string name;
+  std::vector<TensorPlan> tensors;
+
+  /// Returns the length field and the JSON header. In large files the data begins at a disk block's
+  /// boundary, so that most tensors of a checkpoint can be written without a copy.
+  [[nodiscard]] std::string header() const;
+  /// Both build the header to know its size.
+  [[nodiscard]] std::uint64_t header_bytes() const;
+  [[nodiscard]] std::uint64_t size_bytes() const;
+};
+
 }  // namespace tandem

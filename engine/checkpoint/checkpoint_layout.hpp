@@ -10,7 +10,7 @@
 // layout of the state: each rank writes the elements of its slices. So any number of ranks can read
 // a checkpoint; each reads the elements of its own slices. Where hosts have disks of their own, the
 // files on a disk have the same names, and in them the runs of elements that the disk's ranks keep
-// (actors/checkpoint/slices.hpp).
+// (actors/storage/manifest.hpp).
 // Invariant: the files are the same for all ranks of a disk, and every element that lies there is
 // written by one of them.
 #pragma once

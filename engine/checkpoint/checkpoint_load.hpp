@@ -1,14 +1,11 @@
 // engine/checkpoint/checkpoint_load.hpp — loads a checkpoint on all ranks, also one whose slices
-// lie on several disks: each rank reads what its own disk has; ranks with other disks send the
-// rest, unit by unit.
+// lie on several disks: each rank reads what its own disk has, and gets the rest unit by unit.
 //
-//   CheckpointLoad load(meeting, rank);
+//   CheckpointLoad load(saves, rank);
 //   co_await load.inspect(folder, false);
 //   for each of load.candidates(): if fault = co_await load.open(one); fault.empty():
 //     load.take(arrays); for each unit: co_await load.fetch(unit), restore it from load.source()
 //
-// All ranks know the layout and the content of each disk, so each knows what every rank sends. They
-// send in rounds of kRoundBytes per rank; a rank's memory grows by its own slice of one unit.
 // Invariant: nothing is read that was not hashed first, on the disk where it lies.
 // Thread rule: the loop's thread; all ranks make the same calls in the same order.
 #pragma once
@@ -28,10 +25,8 @@ namespace tandem {
 
 class CheckpointLoad {
  public:
-  static constexpr std::size_t kRoundBytes = std::size_t{64} << 10;
-
   /// Both outlive it.
-  CheckpointLoad(Checkpointer& meeting, Rank& rank);
+  CheckpointLoad(Checkpointer& saves, Rank& rank);
 
   /// Finds the checkpoints that a user means by `folder`; with `is_one` only `folder` itself.
   /// Throws user_error if there is none.
@@ -42,6 +37,8 @@ class CheckpointLoad {
   /// Verifies the hashes on each disk, and gives a sealed checkpoint its final name. Returns why
   /// the checkpoint cannot be used; empty if it can.
   Task<std::string> open(Candidate candidate);
+  /// Returns what this rank's disk has of the opened checkpoint.
+  [[nodiscard]] const HeldCheckpoint& here() const { return held_[protocol_->own_disk()]; }
   /// Returns the path of the opened checkpoint, for messages.
   [[nodiscard]] const std::string& path() const { return path_; }
   /// Returns the step that its manifest names.
@@ -52,6 +49,8 @@ class CheckpointLoad {
 
   /// Sets the arrays to read, by name. Throws user_error if the checkpoint is of another model.
   void take(std::vector<std::string> arrays);
+  /// The same for files that the caller has read.
+  void take(std::vector<std::string> arrays, CheckpointSource source);
   /// Whether the checkpoint contains the unit. It contains all units except frozen ones, whose
   /// values come from the model's source.
   [[nodiscard]] bool has_unit(std::size_t unit) const;
@@ -60,34 +59,13 @@ class CheckpointLoad {
   [[nodiscard]] StateSource source() const { return source_->source(); }
 
  private:
-  /// A run of elements that the ranks of one disk send to ranks with other disks.
-  struct Transfer {
-    std::uint32_t array = 0;
-    std::size_t parameter = 0;  // of the unit
-    ElementRun run;
-    std::int64_t at = 0;        // its position among the elements that its disk sends
-    std::vector<float> values;  // here; empty: this rank does not need it
-  };
-  /// The parts of a unit that one disk sends, cut among its ranks.
-  struct Stream {
-    std::vector<Transfer> transfers;
-    std::int64_t elements = 0;
-    std::vector<std::uint32_t> ranks;
-
-    [[nodiscard]] ElementRun part_of(std::size_t place) const;
-  };
-
   Task<std::string> verify();
   Task<std::string> name_sealed(const Candidate* candidate);
   [[nodiscard]] const HeldCheckpoint* any() const;
-  [[nodiscard]] std::vector<Stream> streams_of(std::size_t unit) const;
-  void fill(std::size_t unit, const Stream& stream, ElementRun part, float* out) const;
-  static void take_part(Stream& stream, ElementRun part, const float* values);
 
-  Checkpointer& meeting_;
+  Checkpointer& saves_;
   Rank& rank_;
-  Disks disks_;
-  RanksAtDisks ranks_;
+  std::unique_ptr<CheckpointProtocol> protocol_;  // of the folder
   FoundCandidates found_;
   std::vector<HeldCheckpoint> held_;  // [disk]
   std::vector<HeldRuns> runs_;        // [disk]

@@ -1,15 +1,13 @@
-// engine/checkpoint/checkpoint_search.hpp — finds the checkpoints on the ranks' disks, and which
-// elements of each lie on which disk.
+// engine/checkpoint/checkpoint_search.hpp — finds the checkpoints on a disk, puts the finds of all
+// disks together, and says which elements of a checkpoint lie on none of them.
 //
-// Invariant: all ranks get the same result, in the same order.
-// Thread rule: the loop's thread; all ranks make the same calls in the same order.
+// Invariant: merged() gives the same candidates in the same order for the same finds.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/disks.hpp"
 #include "engine/checkpoint/held_checkpoint.hpp"
 #include "runtime/io/file_io.hpp"
 #include "runtime/task.hpp"
@@ -33,28 +31,25 @@ struct FoundCandidates {
   std::vector<std::string> broken;    // lines, of this rank's disk
 };
 
-/// Exchanges texts among all ranks.
-struct RanksAtDisks {
-  const Disks* disks;
-  std::uint32_t rank;
-  TextExchange exchange;
-
-  [[nodiscard]] std::uint32_t own_disk() const { return disks->of_rank[rank]; }
-  /// Returns the texts of the first rank of each disk, by disk; without an exchange if all ranks
-  /// share one disk.
-  [[nodiscard]] Task<std::vector<std::string>> of_first_ranks(std::string mine) const;
-  /// Returns the first text that is not empty, in rank order, with the rank's host.
-  [[nodiscard]] Task<std::string> first_word(std::string mine) const;
+/// A checkpoint on one disk.
+struct DiskEntry {
+  std::int64_t step = 0;
+  bool in_slices = false;
+  std::string id;
+  std::string name;
+  std::string path;
 };
 
-/// Finds the candidates that a user means by `folder`; with `is_one` only `folder` itself.
-Task<FoundCandidates> find_candidates(const RanksAtDisks* ranks, FileIo* io, std::string folder,
-                                      bool is_one);
-
-/// Returns what each disk has of the candidate. If a manifest cannot be read, `fault` gets the
-/// error's text.
-Task<std::vector<HeldCheckpoint>> held_by_disks(const RanksAtDisks* ranks, FileIo* io,
-                                                Candidate candidate, std::string* fault);
+/// Finds what a user means by `folder` on this disk, newest first; with `is_one` only `folder`
+/// itself. `with_ids`: entries have an id, and slices that are sealed and have no name yet count
+/// for `folder`, too. Appends a line to `broken` for each folder that is no whole checkpoint.
+Task<std::vector<DiskEntry>> entries_on_disk(FileIo* io, std::string folder, bool is_one,
+                                             bool with_ids, std::vector<std::string>* broken);
+/// The entries as a text that other ranks read.
+[[nodiscard]] std::string text_of(const std::vector<DiskEntry>& entries);
+[[nodiscard]] std::vector<DiskEntry> entries_of(const std::string& text);
+/// Returns the candidates of all disks' entries, the newest first.
+[[nodiscard]] std::vector<Candidate> merged(std::vector<std::vector<DiskEntry>> of_disks);
 
 /// Names what is missing in all of `held` together: "the slices of host b are missing"; empty:
 /// nothing is.

@@ -77,11 +77,19 @@ CheckpointSource::CheckpointSource(const HeldCheckpoint& here,
   }
 }
 
+CheckpointSource::Place CheckpointSource::in_memory(std::int64_t begin, std::vector<float> values) {
+  const std::int64_t end = begin + static_cast<std::int64_t>(values.size());
+  return {.run = {.begin = begin, .end = end}, .values = std::move(values)};
+}
+
+void CheckpointSource::keep(std::uint32_t array, const std::string& parameter, std::int64_t begin,
+                            std::vector<float> values) {
+  arrays_[array][parameter].push_back(in_memory(begin, std::move(values)));
+}
+
 void CheckpointSource::lend(std::uint32_t array, const std::string& parameter, std::int64_t begin,
                             std::vector<float> values) {
-  const std::int64_t end = begin + static_cast<std::int64_t>(values.size());
-  lent_[array][parameter].push_back(
-      {.run = {.begin = begin, .end = end}, .lent = std::move(values)});
+  lent_[array][parameter].push_back(in_memory(begin, std::move(values)));
 }
 
 void CheckpointSource::drop_lent() {
@@ -108,7 +116,7 @@ void CheckpointSource::read(std::uint32_t array, const std::string& parameter, s
         place.file->read_f32(*place.tensor, first - place.run.begin, last - place.run.begin,
                              out + (first - begin));
       } else {
-        std::copy_n(place.lent.data() + (first - place.run.begin), last - first,
+        std::copy_n(place.values.data() + (first - place.run.begin), last - first,
                     out + (first - begin));
       }
       read += last - first;

@@ -23,6 +23,12 @@ class CheckpointSource {
   /// Opens the files of `arrays` (array_name()) that lie here, which may be none.
   CheckpointSource(const HeldCheckpoint& here, const std::vector<std::string>& arrays);
 
+  /// Has no files: what lies here is given with keep().
+  explicit CheckpointSource(std::size_t arrays) : arrays_(arrays), lent_(arrays) {}
+
+  /// Adds elements of an array of a parameter, from `begin` on, that lie here.
+  void keep(std::uint32_t array, const std::string& parameter, std::int64_t begin,
+            std::vector<float> values);
   /// Adds elements of an array of a parameter, from `begin` on, that lie in no file here.
   void lend(std::uint32_t array, const std::string& parameter, std::int64_t begin,
             std::vector<float> values);
@@ -38,10 +44,11 @@ class CheckpointSource {
   /// Where a run of elements lies.
   struct Place {
     ElementRun run;
-    const SafetensorsFile* file = nullptr;  // null: in `lent`
+    const SafetensorsFile* file = nullptr;  // null: in `values`
     const TensorInfo* tensor = nullptr;
-    std::vector<float> lent;
+    std::vector<float> values;
   };
+  static Place in_memory(std::int64_t begin, std::vector<float> values);
   using Places = std::unordered_map<std::string, std::vector<Place>>;  // by parameter
 
   std::vector<std::unique_ptr<SafetensorsFile>> files_;

@@ -43,9 +43,8 @@ std::vector<Save> saves_in(const std::vector<std::string>& sources) {
       if (save == saves.end()) {
         save = saves.insert(save, {.step = found.step, .id = found.save, .parts = {}});
       }
-      const std::string file = found.path + "/" + std::string(kSlicesName);
-      save->parts.push_back(HeldCheckpoint::parse(found.path, /*in_slices=*/true,
-                                                  read_file(file, "checkpoint", kMostText)));
+      save->parts.push_back(HeldCheckpoint::parse(
+          found.path, read_file(manifest_path(found.path), "checkpoint", kMostText)));
     }
   }
   std::ranges::sort(saves, std::ranges::greater(), [](const Save& save) {

@@ -15,21 +15,18 @@ std::string key_of(std::string_view array, std::string_view tensor) {
 
 }  // namespace
 
-HeldCheckpoint HeldCheckpoint::parse(const std::string& folder, bool in_slices,
-                                     const std::string& text) {
-  HeldCheckpoint held{.folder = folder, .in_slices = in_slices};
-  if (in_slices) {
-    Slices slices = Slices::parse(text, held.text_file());
-    held.step = slices.step;
-    held.files = std::move(slices.files);
-    held.whole = std::move(slices.plan.whole);
-    held.hosts = std::move(slices.plan.hosts);
-    held.disk = slices.plan.disk;
+HeldCheckpoint HeldCheckpoint::parse(const std::string& folder, const std::string& text) {
+  Manifest manifest = Manifest::parse(text, fmt::format("{}/{}", folder, Manifest::name_of(text)));
+  HeldCheckpoint held{.folder = folder,
+                      .in_slices = manifest.slices.has_value(),
+                      .step = manifest.step,
+                      .files = std::move(manifest.files)};
+  if (manifest.slices) {
+    held.whole = std::move(manifest.slices->whole);
+    held.hosts = std::move(manifest.slices->hosts);
+    held.disk = manifest.slices->disk;
     return held;
   }
-  Manifest manifest = Manifest::parse(text, held.text_file());
-  held.step = manifest.step;
-  held.files = std::move(manifest.files);
   for (const ManifestFile& file : held.files) {
     if (array_of_file(file.name).empty()) {
       continue;

@@ -10,7 +10,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "actors/checkpoint/slices.hpp"
 #include "actors/storage/manifest.hpp"
 #include "engine/checkpoint/checkpoint_layout.hpp"
 
@@ -25,12 +24,8 @@ struct HeldCheckpoint {
   std::vector<std::string> hosts;   // of slices: [disk] the host that saved them
   std::uint32_t disk = 0;           // of slices: this disk's number in `hosts`
 
-  /// Reads the text of its manifest.json, or slices.json. Throws what their parsers throw.
-  static HeldCheckpoint parse(const std::string& folder, bool in_slices, const std::string& text);
-
-  [[nodiscard]] std::string text_file() const {
-    return folder + "/" + std::string(in_slices ? kSlicesName : kManifestName);
-  }
+  /// Reads the text of its manifest. Throws what Manifest::parse() throws.
+  static HeldCheckpoint parse(const std::string& folder, const std::string& text);
 };
 
 /// Returns the array that a file's name begins with, "master" for

@@ -41,14 +41,21 @@ std::string parameters_of(const Model& model) {
 Checkpointer& EngineCheckpoints::checkpointer() {
   if (!checkpointer_) {
     const EngineOptions& options = parts_.rank->options().shape.engine;
+    const Sharding& sharding = parts_.rank->layout().sharding;
+    const std::vector<std::string> hosts = parts_.communicator->hosts();
+    io_.emplace(parts_.rank->loop(),
+                FileIo::Options{.backend = options.io_backend, .name = "checkpoint io"});
     checkpointer_ = std::make_unique<Checkpointer>(
-        *parts_.rank, parts_.step->update_order(),
-        [ranks = parts_.ranks](std::vector<std::byte> mine) {
-          return ranks->bytes(std::move(mine));
-        },
-        Checkpointer::Options{.io_backend = options.io_backend,
-                              .staging_bytes = options.checkpoint_staging_bytes,
-                              .hosts = parts_.communicator->hosts()});
+        *parts_.rank, *io_, parts_.step->update_order(),
+        CheckpointExchange{
+            .bytes = [ranks = parts_.ranks](
+                         std::vector<std::byte> mine) { return ranks->bytes(std::move(mine)); },
+            .rank = sharding.rank,
+            .world = sharding.world},
+        Checkpointer::Options{
+            .staging_bytes = options.checkpoint_staging_bytes,
+            .hosts = hosts,
+            .machine = Checkpointer::Machine::real(hosts, sharding.rank, sharding.world)});
   }
   return *checkpointer_;
 }

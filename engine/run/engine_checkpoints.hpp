@@ -18,6 +18,7 @@
 #include "engine/run/run_counters.hpp"
 #include "engine/step/loss_scaler.hpp"
 #include "engine/types/checkpoint.hpp"
+#include "runtime/io/file_io.hpp"
 
 namespace tandem {
 
@@ -74,6 +75,7 @@ class EngineCheckpoints {
   [[nodiscard]] std::int64_t batches_taken_of(const RunState& state) const;
 
   Parts parts_;
+  std::optional<FileIo> io_;
   std::unique_ptr<Checkpointer> checkpointer_;  // from the first save on
 };
 

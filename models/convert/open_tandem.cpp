@@ -191,6 +191,10 @@ ImportedCheckpoint open_tandem_checkpoint(const fs::path& folder) {
   ImportedCheckpoint out{.kind = "tandem", .path = folder.string()};
   const Manifest manifest =
       Manifest::parse(text_of(kManifestName), (folder / kManifestName).string());
+  if (manifest.slices) {
+    throw user_error(kWhere, "{} has one host's slices of a checkpoint; gather those of all hosts",
+                     folder.string());
+  }
   const RunState state = RunState::parse(text_of(kStateFile), (folder / kStateFile).string());
   if (!state.base.empty()) {
     throw user_error(kWhere,

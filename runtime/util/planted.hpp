@@ -35,6 +35,9 @@ enum class Bug : std::uint8_t {
   kFilesNotSynced,         // checkpoint: its files are closed without fsync
   kNameBeforeEntries,      // checkpoint: the folder gets its name before its entries are synced
   kCommitNotSynced,        // checkpoint: commit() ends before the name is on the medium
+  kHashedBeforeWritten,    // checkpoint: files are hashed while other ranks still write them
+  kNamedBeforeSealed,      // checkpoint: a disk's folder gets its name before all disks are sealed
+  kVoteCountedTwice,       // checkpoint: a vote passes again while the ranks work
   kRemovalNotSynced,  // checkpoint: files of an older one go before its name is gone for certain
   kSleepsUnseen,      // loop: it sleeps without telling those who post
   kStageLentTwice,    // state in a file: a slice gets the stage that another one is in

@@ -62,7 +62,7 @@ class Disks:
 
     def sealed(self, hosts):
         """The saves that the disks of that many hosts have sealed, all of them."""
-        saves = [{json.loads(file.read_text())["save"] for file in disk.glob("run/checkpoints/step-*/slices.json")
+        saves = [{json.loads(file.read_text())["slices"]["save"] for file in disk.glob("run/checkpoints/step-*/manifest.json")
                   if ".tmp-old-" not in file.parent.name} for disk in self.folders[:hosts]]
         return set.intersection(*saves)
 

@@ -5,7 +5,6 @@
 #include <set>
 #include <utility>
 
-#include "actors/checkpoint/slices.hpp"
 #include "actors/storage/manifest.hpp"
 #include "actors/storage/safetensors.hpp"
 #include "tests/data/references.hpp"
@@ -124,13 +123,12 @@ TEST_F(CheckpointCli, SlicesThatAreNewerThanTheWholeOnes) {
   std::ofstream(slices / "state.json") << state;
   const PlannedFile whole{"master-00001-of-00001.safetensors",
                           {{"embed.weight", TensorType::kF32, {7, 5}}}};
-  std::ofstream(slices / "slices.json") << Slices{
+  std::ofstream(slices / "manifest.json") << Manifest{
       .step = 3,
-      .plan = {.save = std::string(32, 'a'), .hosts = {"a", "b"}, .whole = {whole}},
-      .files = {{.name = "state.json",
-                 .size_bytes = state.size(),
-                 .hash = {},
-                 .tensors = {}}}}.json();
+      .files = {{.name = "state.json", .size_bytes = state.size(), .hash = {}, .tensors = {}}},
+      .slices = ManifestSlices{.save = std::string(32, 'a'),
+                               .hosts = {"a", "b"},
+                               .whole = {whole}}}.json();
   expect_one_line(convert(path("run"), "hf", "--to hf"),
                   {slices.string(), "checkpoint gather", folder.string()});
   EXPECT_FALSE(fs::exists(path("hf")));

@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "actors/checkpoint/slices.hpp"
+#include "actors/storage/manifest.hpp"
 #include "tests/examples/trainer_fixture.hpp"
 #include "tests/support/io_support.hpp"
 #include "tests/support/process/paths.hpp"
@@ -38,12 +38,13 @@ void seal(const fs::path& folder, std::uint32_t disk, char id = 'a') {
   fs::create_directories(slices);
   const PlannedFile whole{"master-00001-of-00001.safetensors",
                           {{"embed.weight", TensorType::kF32, {7, 5}}}};
-  std::ofstream(slices / "slices.json") << Slices{
+  std::ofstream(slices / "manifest.json") << Manifest{
       .step = 2,
-      .plan = {.save = std::string(32, id),
-               .disk = disk,
-               .hosts = {"a", "b"},
-               .whole = {whole}}}.json();
+      .files = {},
+      .slices = ManifestSlices{.save = std::string(32, id),
+                               .disk = disk,
+                               .hosts = {"a", "b"},
+                               .whole = {whole}}}.json();
 }
 
 /// Whether --resume auto finds anything, where each rank has a folder of its own.

@@ -172,11 +172,14 @@ def make_checkpoints():
         f'    {{"name": "m.safetensors", "size_bytes": 32, "xxh3_128": "{digest}", "tensors": [\n      {line}]}},\n'
         f'    {{"name": "state.json", "size_bytes": 5, "xxh3_128": "{digest}", "tensors": []}}]')
     run = ('{"name":"w[0:4]","dtype":"F32","shape":[4],"begin_byte":8,"size_bytes":16,"xxh3_128":"' + digest + '"}')
-    put("slices", "two", '{\n  "format": "tandem slices",\n  "version": 1,\n  "step": 20,\n'
-        f'  "save": "{digest}",\n  "disk": 0,\n  "hosts": ["a", "b"],\n  "files": [\n'
-        f'    {{"name": "m.safetensors", "size_bytes": 24, "xxh3_128": "{digest}", "tensors": [\n      {run}]}},\n'
-        f'    {{"name": "state.json", "size_bytes": 5, "xxh3_128": "{digest}", "tensors": []}}],\n'
-        '  "whole": [\n    {"name": "m.safetensors", "tensors": [\n      {"name":"w","dtype":"F32","shape":[2,3]}]}]')
+    save = f'"save": "{digest}", "disk": 0, "hosts": ["a", "b"]'
+    whole = '"whole": [\n    {"name": "m.safetensors", "tensors": [\n      {"name":"w","dtype":"F32","shape":[2,3]}]}]'
+    files = (f'  "files": [\n    {{"name": "m.safetensors", "size_bytes": 24, "xxh3_128": "{digest}", "tensors": [\n      {run}]}},\n'
+             f'    {{"name": "state.json", "size_bytes": 5, "xxh3_128": "{digest}", "tensors": []}}]')
+    put("manifest", "slices", '{\n  "format": "tandem checkpoint",\n  "version": 1,\n  "step": 20,\n'
+        f'{files},\n  "slices": {{{save}, {whole}}}')
+    put("manifest", "earlier_slices", '{\n  "format": "tandem slices",\n  "version": 1,\n  "step": 20,\n'
+        f'  {save},\n{files},\n  {whole}')
     put_json("state", "fp16", {
         "format": 1, "version": "0.1.0", "step": 20, "applied_steps": 19, "schedule_steps": 19, "skipped_steps": 1,
         "skipped_in_a_row": 0, "next_micro_batch": 40, "batches_taken": 40, "epoch": 1, "epoch_micro_batches": 24,

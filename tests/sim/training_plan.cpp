@@ -84,7 +84,28 @@ Plan draw_plan(Random& random) {
   draw_sizes(plan, random);
   draw_schedule(plan, random);
   draw_places(plan, random);
+  Random of_disks = random.fork("disks");
+  plan.keep = 1 + static_cast<int>(of_disks.below(2));
+  plan.own_disks = plan.hosts > 1 && of_disks.chance(0.6);
   return plan;
+}
+
+Disks Plan::disks() const {
+  Disks disks = Disks::shared(ranks);
+  disks.hosts.resize(disk_count());
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+    disks.of_rank[rank] = disk_of(rank);
+    disks.hosts[disk_of(rank)] = own_disks ? fmt::format("host {}", disk_of(rank)) : "";
+  }
+  return disks;
+}
+
+std::vector<std::string> Plan::host_names() const {
+  std::vector<std::string> names;
+  for (std::uint32_t rank = 0; hosts > 1 && rank < ranks; ++rank) {
+    names.push_back(fmt::format("host {}", rank / (ranks / hosts)));
+  }
+  return names;
 }
 
 Model Plan::model() const {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/disks.hpp"
 #include "engine/config/config.hpp"
 #include "engine/step/train_step.hpp"
 #include "engine/types/model.hpp"
@@ -45,6 +46,8 @@ struct Plan {
   bool shares_early = true;  // ranks exchange ahead of the verdict, as the engine does
   std::uint64_t save_every = 1;
   std::uint64_t save_steps = 0;  // that a save is beside, after the next one
+  int keep = 2;                  // checkpoints that stay
+  bool own_disks = false;        // each host has a disk of its own
 
   [[nodiscard]] std::uint32_t units() const noexcept { return layers + 2 + (has_unused ? 1 : 0); }
   [[nodiscard]] std::size_t segments() const noexcept { return layers + 2; }
@@ -52,6 +55,14 @@ struct Plan {
   [[nodiscard]] bool saves_after(std::uint64_t step) const noexcept {
     return step % save_every == 0;
   }
+  /// Returns the number of disks on which the ranks' checkpoints lie.
+  [[nodiscard]] std::uint32_t disk_count() const noexcept { return own_disks ? hosts : 1; }
+  [[nodiscard]] std::uint32_t disk_of(std::uint32_t rank) const noexcept {
+    return own_disks ? rank / (ranks / hosts) : 0;
+  }
+  [[nodiscard]] Disks disks() const;
+  /// Returns the host of each rank; none if there is one host.
+  [[nodiscard]] std::vector<std::string> host_names() const;
   [[nodiscard]] Model model() const;
   [[nodiscard]] Config config() const;
   /// d(objective)/d(loss) of a micro-batch.

@@ -109,7 +109,7 @@ Task<> TrainingRank::main(TrainingRank* self) {
     co_await self->training->start();
     started = true;
     self->step.emplace(*self->training);
-    self->checkpoints.start(self->training->scope());
+    self->checkpoints.start();
     self->first_step = self->steps_done = co_await self->checkpoints.load();
     self->prefetch.start(self->training->scope());
     co_await self->train();
@@ -124,7 +124,7 @@ Task<> TrainingRank::main(TrainingRank* self) {
     const Scope& actors = self->training->scope();
     bool all_act = actors.failures().empty() && !actors.stop_requested();
     self->prefetch.close();
-    self->checkpoints.close();
+    co_await self->checkpoints.end();
     co_await self->training->end(error != nullptr);
     all_act = all_act && actors.failures().empty();
     if (error != nullptr && all_act && self->step) {
@@ -135,7 +135,18 @@ Task<> TrainingRank::main(TrainingRank* self) {
 }
 
 Task<std::vector<std::byte>> TrainingRank::of_all_ranks(std::vector<std::byte> mine) {
-  co_return co_await step->exchange(std::move(mine));
+  std::vector<std::byte> all(mine.size() * plan.ranks);
+  for (std::size_t begin = 0; begin < mine.size(); begin += kExchangeBytes) {
+    const auto piece =
+        std::span(mine).subspan(begin, std::min(kExchangeBytes, mine.size() - begin));
+    const std::vector<std::byte> pieces =
+        co_await step->exchange(std::vector(piece.begin(), piece.end()));
+    for (std::size_t r = 0; r < plan.ranks; ++r) {
+      std::copy_n(pieces.data() + r * piece.size(), piece.size(),
+                  all.data() + r * mine.size() + begin);
+    }
+  }
+  co_return all;
 }
 
 Task<> TrainingRank::train() {

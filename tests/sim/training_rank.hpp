@@ -1,5 +1,5 @@
 // tests/sim/training_rank.hpp — one rank of a rehearsed training: the Rank, the TrainStep and the
-// checkpoint writer that ship, on simulated net, disk, device, pools and lane.
+// Checkpointer that ship, on simulated net, disk, device, pools and lane.
 //
 // main() stands in for the engine around them: it loads, makes step after step of micro-batches of
 // numbers (number_batch.hpp), and compares each verdict with the reference's.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "runtime/report.hpp"
 
@@ -18,7 +19,7 @@ void keep_report(std::string_view line) noexcept { g_report = line; }
 
 bool is_harmless(Fault fault) {
   return fault == Fault::kNone || fault == Fault::kSlow || fault == Fault::kClogs ||
-         fault == Fault::kDiskFull;
+         fault == Fault::kDiskFull || fault == Fault::kPowerCut;
 }
 
 /// A part of the error that the victim of a fault ends with.
@@ -53,7 +54,7 @@ SimFiles::Faults faults_of(const Strike& strike, bool is_victim, Fault some, Ope
 std::string Strike::text() const {
   constexpr const char* kNames[] = {
       "nothing",   "a slow rank",       "clogged links", "death",           "a stop",
-      "a failure", "the device's loss", "a full disk",   "errors of files", "errors of NVMe"};
+      "a failure", "the device's loss", "a full disk",   "errors of files", "errors of NVMe", "a power cut"};
   return fmt::format("{} at {} {} of rank {}", kNames[static_cast<std::size_t>(fault)],
                      text_of(operation).name, at, victim);
 }
@@ -66,13 +67,13 @@ bool trains_on_disk(const Plan& plan) {
 }
 
 TrainingRun::TrainingRun(std::uint64_t seed, const Plan& plan, const Reference& reference,
-                         Strike strike, SimDisk& disk, std::uint64_t start)
+                         Strike strike, std::vector<SimDisk>& disks, std::uint64_t start)
     : plan_(plan),
       reference_(reference),
       run_("training", seed, plan.ranks),
       strike_(strike),
       links_(run_.world, {}),
-      disk_(disk),
+      disks_(disks),
       meeting_{.start = start} {
   const std::uint32_t per_host = plan.ranks / plan.hosts;
   for (std::uint32_t host = 0; host < plan.hosts; ++host) {
@@ -81,7 +82,7 @@ TrainingRun::TrainingRun(std::uint64_t seed, const Plan& plan, const Reference& 
   for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
     const bool is_victim = rank == strike.victim;
     ranks_.push_back(std::make_unique<TrainingRank>(
-        run_, plan, reference, rank, links_, *hosts_[rank / per_host], disk,
+        run_, plan, reference, rank, links_, *hosts_[rank / per_host], disks[plan.disk_of(rank)],
         DiskFaults{
             .of_files = faults_of(strike, is_victim, Fault::kIoError, Operation::kFileCall),
             .of_nvme = faults_of(strike, is_victim, Fault::kNvmeError, Operation::kNvmeCall)},
@@ -144,13 +145,35 @@ void TrainingRun::plan_strike() {
                   [this, &victim] { strike([&] { victim.device()->lose(); }); });
       break;
     case Fault::kDiskFull:
-      disk_.set_capacity(disk_.used_bytes() + strike_.capacity);
+      disks_[plan_.disk_of(strike_.victim)].set_capacity(
+          disks_[plan_.disk_of(strike_.victim)].used_bytes() + strike_.capacity);
+      break;
+    case Fault::kPowerCut:
+      world.before_turn(strike_.victim, strike_.at, [this] { cut_power(); });
       break;
     case Fault::kIoError:
     case Fault::kNvmeError:
     case Fault::kNone:
       break;
   }
+}
+
+void TrainingRun::cut_power() {
+  Random random = run_.random.fork("power cut");
+  found_.emplace().step = meeting_.committed_step;
+  for (const SimDisk& disk : disks_) {
+    const double share = random.uniform();
+    SimDisk& found = found_->disks.emplace_back(
+        disk.after_power_cut([&](const SimDisk::Piece&) { return random.chance(share); }));
+    found.set_capacity(UINT64_MAX);
+  }
+}
+
+FoundDisks TrainingRun::after_power_cut() {
+  if (!found_) {
+    cut_power();
+  }
+  return std::move(*found_);
 }
 
 template <class Act>
@@ -169,7 +192,7 @@ OperationCounts TrainingRun::operations_of(std::uint32_t rank) const {
   return counts;
 }
 
-std::uint64_t TrainingRun::to_end(std::uint64_t found_step) {
+void TrainingRun::to_end(std::uint64_t found_step) {
   run_.until("every rank ends", [&] { return all_ended(); });
   check_end();
   for (const auto& rank : ranks_) {
@@ -179,7 +202,6 @@ std::uint64_t TrainingRun::to_end(std::uint64_t found_step) {
   }
   bury_the_dead();
   check_quiet();
-  return meeting_.committed_step;
 }
 
 bool TrainingRun::all_ended() const {
@@ -209,10 +231,11 @@ void TrainingRun::check_result() {
   // State is read from NVMe to be saved; a stop may come when all but a save is done.
   const bool saves_may_fail = strike_.fault == Fault::kDiskFull ||
                               strike_.fault == Fault::kIoError ||
-                              strike_.fault == Fault::kNvmeError || strike_.fault == Fault::kStop ||
-                              strike_.fault == Fault::kFails;
-  run_.require(saves_may_fail || meeting_.failed_saves == 0,
-               "a save failed without a fault that it could meet ({})", strike_.text());
+                               strike_.fault == Fault::kNvmeError || strike_.fault == Fault::kStop ||
+                               strike_.fault == Fault::kFails;
+  run_.require(saves_may_fail || meeting_.save_error.empty(),
+               "a save failed without a fault that it could meet ({}): {}", strike_.text(),
+               meeting_.save_error);
   run_.require(links_.frames_under_way() == 0, "{} frames were sent and not received",
                links_.frames_under_way());
 }
@@ -243,7 +266,7 @@ void TrainingRun::check_heard(bool any_failed) {
   const bool struck = strike_.operation == Operation::kNvmeCall
                           ? victim.nvme_files->failed_calls() > 0  // not if it was interrupted
                           : victim.count_of(strike_.operation) > strike_.at;
-  run_.require(!struck || any_failed || meeting_.failed_saves > 0, "nobody heard of {}",
+  run_.require(!struck || any_failed || !meeting_.save_error.empty(), "nobody heard of {}",
                strike_.text());
 }
 
@@ -262,6 +285,7 @@ void TrainingRun::check_same_order() {
 void TrainingRun::bury_the_dead() {
   for (const auto& rank : ranks_) {
     if (!run_.world.alive(rank->rank)) {
+      rank->files->set_faults({.io_error = 1});  // what it has not asked for does not happen
       links_.cut(rank->rank);
       hosts_[rank->rank / (plan_.ranks / plan_.hosts)]->cut(rank->rank);
       run_.world.bury(rank->rank);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ enum class Fault {
   kDiskFull,
   kIoError,    // some calls for data and checkpoints fail
   kNvmeError,  // some for state, weights and boundaries
+  kPowerCut,   // the disks' state at a turn is found; this start runs on without knowing
 };
 
 /// A fault, and where it strikes.
@@ -42,11 +44,17 @@ struct Strike {
   [[nodiscard]] std::string text() const;
 };
 
+/// What the start after a power cut finds.
+struct FoundDisks {
+  std::vector<SimDisk> disks;
+  std::uint64_t step = 0;  // of the last checkpoint that was said to be durable by then; 0: none
+};
+
 class TrainingRun {
  public:
   /// All but `strike` outlive it. `start`: the number of the program's start, from 1.
   TrainingRun(std::uint64_t seed, const Plan& plan, const Reference& reference, Strike strike,
-              SimDisk& disk, std::uint64_t start);
+              std::vector<SimDisk>& disks, std::uint64_t start);
 
   /// Nothing is left to be reported of ranks that failed.
   ~TrainingRun();
@@ -54,14 +62,18 @@ class TrainingRun {
   TrainingRun& operator=(const TrainingRun&) = delete;
 
   /// Until every rank has ended and nothing is pending; checks all that was promised. `found_step`:
-  /// the step of the last checkpoint that was said to be durable. Returns the newest such step.
-  std::uint64_t to_end(std::uint64_t found_step);
+  /// the step of the last checkpoint that was said to be durable.
+  void to_end(std::uint64_t found_step);
+
+  /// Cuts the power, unless the strike has done so.
+  [[nodiscard]] FoundDisks after_power_cut();
 
   [[nodiscard]] OperationCounts operations_of(std::uint32_t rank) const;
   [[nodiscard]] std::uint64_t log_hash() { return run_.world.log().hash(); }
 
  private:
   void plan_strike();
+  void cut_power();
   template <class Act>
   void strike(Act act);
   [[nodiscard]] bool all_ended() const;
@@ -82,7 +94,8 @@ class TrainingRun {
   SimNet links_;
   std::vector<std::unique_ptr<SimHost>> hosts_;
   TimePoint struck_at_ = TimePoint::max();
-  SimDisk& disk_;
+  std::vector<SimDisk>& disks_;
+  std::optional<FoundDisks> found_;
   CheckpointMeeting meeting_;
   std::vector<std::unique_ptr<TrainingRank>> ranks_;
 };

@@ -19,7 +19,7 @@ constexpr std::uint64_t kFaultStride = kAddressSanitizer || kThreadSanitizer ? 7
 
 Fault draw_fault(const Plan& plan, Random& random) {
   if (random.chance(0.4)) {
-    return Fault::kNone;
+    return random.fork("power cut").chance(0.5) ? Fault::kPowerCut : Fault::kNone;
   }
   constexpr Fault kFaults[] = {
       Fault::kSlow,  Fault::kClogs,      Fault::kDeath,    Fault::kStop,    Fault::kStop,
@@ -44,7 +44,8 @@ Strike draw_strike(const Plan& plan, Random& random) {
 
 /// Draws the operation at which it strikes, of those that a run without it has.
 void draw_operation(Strike& strike, const OperationCounts& counts, Random& random) {
-  strike.operation = strike.fault == Fault::kDeath || random.chance(0.1)
+  const bool at_turn = strike.fault == Fault::kDeath || strike.fault == Fault::kPowerCut;
+  strike.operation = at_turn || random.chance(0.1)
                          ? Operation::kTurn
                          : static_cast<Operation>(random.below(kOperations));
   while (counts[static_cast<std::size_t>(strike.operation)] == 0 ||
@@ -54,18 +55,30 @@ void draw_operation(Strike& strike, const OperationCounts& counts, Random& rando
   strike.at = random.below(counts[static_cast<std::size_t>(strike.operation)]);
 }
 
-SimDisk disk_with_data(const Plan& plan) {
-  SimDisk disk;
-  disk.put_folder(RankCheckpoints::kParent);
-  disk.put_folder(".");
+std::vector<SimDisk> disks_with_data(const Plan& plan) {
+  std::vector<SimDisk> disks(plan.disk_count());
+  for (SimDisk& disk : disks) {
+    disk.put_folder(RankCheckpoints::kParent);
+    disk.put_folder(".");
+  }
   for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
     std::vector<std::byte> data(plan.steps * plan.micro_steps);
     for (std::uint64_t number = 0; number < data.size(); ++number) {
       data[number] = static_cast<std::byte>(batch_of(number));
     }
-    disk.put(fmt::format("data {}", rank), data);
+    for (SimDisk& disk : disks) {
+      disk.put(fmt::format("data {}", rank), data);
+    }
   }
-  return disk;
+  return disks;
+}
+
+/// The faults that each operation of that kind meets once.
+std::vector<Fault> faults_at(Operation operation) {
+  if (operation == Operation::kTurn) {
+    return {Fault::kStop, Fault::kDeath, Fault::kPowerCut};
+  }
+  return {Fault::kStop, Fault::kFails};
 }
 
 struct Rehearsal {
@@ -76,28 +89,26 @@ struct Rehearsal {
 /// Counts the operations of a rank that no fault meets.
 OperationCounts count_operations(std::uint64_t seed, const Plan& plan, const Reference& reference,
                                  std::uint32_t rank) {
-  SimDisk disk = disk_with_data(plan);
-  TrainingRun training(seed, plan, reference, {}, disk, /*start=*/1);
+  std::vector<SimDisk> disks = disks_with_data(plan);
+  TrainingRun training(seed, plan, reference, {}, disks, /*start=*/1);
   training.to_end(0);
   return training.operations_of(rank);
 }
 
 /// A start with that fault, a power cut, and a start without one.
-Rehearsal rehearse(std::uint64_t seed, const Plan& plan, const Reference& reference, Strike strike,
-                   Random random) {
+Rehearsal rehearse(std::uint64_t seed, const Plan& plan, const Reference& reference,
+                   Strike strike) {
   renew_time_limit();
-  SimDisk disk = disk_with_data(plan);
-  TrainingRun training(seed, plan, reference, strike, disk, /*start=*/1);
-  const std::uint64_t committed = training.to_end(0);
+  std::vector<SimDisk> disks = disks_with_data(plan);
+  TrainingRun training(seed, plan, reference, strike, disks, /*start=*/1);
+  training.to_end(0);
   Rehearsal rehearsal;
   for (std::uint32_t rank = 0; rank < plan.ranks; ++rank) {
     rehearsal.operations.push_back(training.operations_of(rank));
   }
-  Random power = random.fork("power cut");
-  disk.crash(power);
-  disk.set_capacity(UINT64_MAX);
-  TrainingRun again(seed, plan, reference, {}, disk, /*start=*/2);
-  again.to_end(committed);
+  FoundDisks found = training.after_power_cut();
+  TrainingRun again(seed, plan, reference, {}, found.disks, /*start=*/2);
+  again.to_end(found.step);
   rehearsal.hash = training.log_hash() * 31 + again.log_hash();
   return rehearsal;
 }
@@ -110,10 +121,10 @@ std::uint64_t rehearse_training(std::uint64_t seed) {
   const Reference reference(plan);
   Strike strike = draw_strike(plan, random);
   if (strike.fault == Fault::kDeath || strike.fault == Fault::kStop ||
-      strike.fault == Fault::kFails) {
+      strike.fault == Fault::kFails || strike.fault == Fault::kPowerCut) {
     draw_operation(strike, count_operations(seed, plan, reference, strike.victim), random);
   }
-  return rehearse(seed, plan, reference, strike, random).hash;
+  return rehearse(seed, plan, reference, strike).hash;
 }
 
 Outcome rehearse_each_fault(std::uint64_t seed) {
@@ -127,18 +138,18 @@ Outcome rehearse_each_fault(std::uint64_t seed) {
   plan.ranks = 2;
   plan.steps = 2;
   plan.save_every = 1;
+  plan.own_disks = plan.hosts > 1 && seed % 4 == 1;
   const Reference reference(plan);
-  const Rehearsal whole = rehearse(seed, plan, reference, {}, random);
+  const Rehearsal whole = rehearse(seed, plan, reference, {});
   Outcome outcome{.scenario = "each fault", .hash = whole.hash};
   for (std::uint32_t victim = 0; victim < plan.ranks; ++victim) {
     for (std::size_t i = 0; i < kOperations; ++i) {
       const auto operation = static_cast<Operation>(i);
-      const Fault other = operation == Operation::kTurn ? Fault::kDeath : Fault::kFails;
       const std::uint64_t count = whole.operations[victim][i];
       for (std::uint64_t at = seed % kFaultStride; at < count; at += kFaultStride) {
-        for (const Fault fault : {Fault::kStop, other}) {
+        for (const Fault fault : faults_at(operation)) {
           const Strike strike{.fault = fault, .victim = victim, .operation = operation, .at = at};
-          outcome.hash = outcome.hash * 31 + rehearse(seed, plan, reference, strike, random).hash;
+          outcome.hash = outcome.hash * 31 + rehearse(seed, plan, reference, strike).hash;
           ++outcome.runs;
         }
       }

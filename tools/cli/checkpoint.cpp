@@ -72,12 +72,11 @@ std::map<std::string, Array> arrays_of(const std::vector<ManifestFile>& files) {
   return arrays;
 }
 
-Shown read_checkpoint(const std::string& folder, bool in_slices) {
-  const std::string last = HeldCheckpoint{.folder = folder, .in_slices = in_slices}.text_file();
+Shown read_checkpoint(const std::string& folder) {
+  const std::string last = manifest_path(folder);
   const std::string state = fs::path(folder) / kStateFile;
-  Shown shown{
-      .held = HeldCheckpoint::parse(folder, in_slices, read_file(last, "checkpoint", kMostText)),
-      .state = RunState::parse(read_file(state, "checkpoint", kMostText), state)};
+  Shown shown{.held = HeldCheckpoint::parse(folder, read_file(last, "checkpoint", kMostText)),
+              .state = RunState::parse(read_file(state, "checkpoint", kMostText), state)};
   const auto written = std::chrono::file_clock::to_sys(fs::last_write_time(last));
   shown.saved =
       fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", std::chrono::floor<std::chrono::seconds>(written));
@@ -183,7 +182,7 @@ int show(const std::string& folder, bool json) {
     throw user_error("checkpoint", "{} holds no whole checkpoint ({}); use another folder", folder,
                      named.broken.front());
   }
-  const Shown shown = read_checkpoint(found.front().path, found.front().in_slices);
+  const Shown shown = read_checkpoint(found.front().path);
   if (shown.parameters == 0) {
     throw user_error("checkpoint", "{} holds no master weights; use another one",
                      shown.held.folder);
@@ -199,10 +198,10 @@ int verify(const std::string& folder) {
     const Verified verified = verify_checkpoint(path);
     faults.insert(faults.end(), verified.faults.begin(), verified.faults.end());
     if (verified.faults.empty()) {
-      fmt::print(
-          "{}{} files, {} tensors, {:.3g} GB: {}\n", path == folder ? "" : one_line(path) + ": ",
-          verified.files, verified.tensors, static_cast<double>(verified.bytes) / 1e9,
-          in_slices ? "as saved; " + slices_text(read_checkpoint(path, in_slices).held) : "whole");
+      fmt::print("{}{} files, {} tensors, {:.3g} GB: {}\n",
+                 path == folder ? "" : one_line(path) + ": ", verified.files, verified.tensors,
+                 static_cast<double>(verified.bytes) / 1e9,
+                 in_slices ? "as saved; " + slices_text(read_checkpoint(path).held) : "whole");
     }
   };
   for (const std::string& path : named.whole) {

@@ -34,10 +34,7 @@ Task<std::vector<std::string>> verify_share(Share share) {
 }
 
 Task<Verified> verify_on(FileIo* io, CpuPool* pool, std::string folder) {
-  std::error_code ignored;
-  const std::vector<ManifestFile> files = fs::exists(fs::path(folder) / kSlicesName, ignored)
-                                              ? (co_await read_slices(io, folder)).files
-                                              : (co_await read_manifest(io, folder)).files;
+  const std::vector<ManifestFile> files = (co_await read_manifest(io, folder)).files;
   const auto parts = static_cast<std::uint32_t>(pool->threads());
   std::vector<Share> shares;
   for (std::uint32_t part = 0; part < parts; ++part) {

@@ -370,7 +370,7 @@ tables('modules', 'Modules', 'of one step: flops_profiler; GFLOP, ms, GFLOP/s',
        ['module', 'parameters', 'forward GFLOP', 'forward', 'backward', 'GFLOP/s', 'of the peak'],
        moduleRows, 'No profile; flops_profiler.enabled in the config asks for it.', true);
 tables('checkpoints', 'Checkpoints', 'in the run\'s folder', ['name', 'size', 'whole'],
-       (run) => run.checkpoints.map((saved) => [saved.name, bytes(saved.bytes), saved.whole ? 'yes' : 'no: no manifest']), 'None; --save_every N writes them.');
+       (run) => run.checkpoints.map((saved) => [saved.name, bytes(saved.bytes), saved.whole ? 'yes' : 'no: slices, or no manifest']), 'None; --save_every N writes them.');
 columns('flags', 'Flags', 'as typed', 'flag', (run) => entries(run.summary?.flags), 'None, or no summary.json.');
 tables('start', 'Start', 'data, cores, placement', ['line'], (run) => run.notes.filter((line) => line).map((line) => [line]), 'No notes.txt in these runs.', true);
 tables('keys', 'Config keys', 'what became of each', ['key', 'value', 'what became of it'], (run) => run.keys.filter((line) => line).map(keyRow),

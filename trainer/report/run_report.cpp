@@ -36,6 +36,7 @@ namespace dom = simdjson::dom;
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostVerdicts = 500;
+constexpr std::uint64_t kMostManifestBytes = std::uint64_t{1} << 30;
 constexpr std::uintmax_t kMostBytes = 4 << 20;  // of a file that comes along as it is
 
 // The page names and places them; what a run does not have is left out.
@@ -252,6 +253,23 @@ std::uintmax_t bytes_in(const fs::path& folder) {
   return bytes;
 }
 
+/// A manifest is written last, and has a block about slices if the others lie elsewhere.
+bool is_whole(const fs::path& checkpoint) {
+  std::error_code absent;
+  const fs::path path = checkpoint / "manifest.json";
+  if (!fs::exists(path, absent)) {
+    return false;
+  }
+  try {
+    dom::parser parser;
+    const dom::element manifest =
+        parser.parse(simdjson::padded_string(read_file(path, "report", kMostManifestBytes)));
+    return manifest["slices"].error() != simdjson::SUCCESS;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 void write_checkpoints(JsonWriter& json, const fs::path& folder) {
   std::vector<fs::path> found;
   std::vector<std::string> names;
@@ -261,14 +279,13 @@ void write_checkpoints(JsonWriter& json, const fs::path& folder) {
       found.push_back(folder / name);
     }
   }
-  std::error_code absent;
   std::ranges::sort(found);
   json.key("checkpoints").begin_array();
   for (const fs::path& path : found) {
     const std::string name = path.filename().string();
     json.begin_object().field("name", name).field("bytes", bytes_in(path));
     json.field("step", std::strtoll(name.c_str() + 5, nullptr, 10));
-    json.field("whole", fs::exists(path / "manifest.json", absent)).end_object();
+    json.field("whole", is_whole(path)).end_object();
   }
   json.end_array();
 }

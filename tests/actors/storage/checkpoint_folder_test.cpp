@@ -11,11 +11,18 @@
 #include "runtime/io/faulty_files.hpp"
 #include "runtime/util/build.hpp"
 #include "tests/actors/storage/checkpoint_fixture.hpp"
+#include "tests/actors/storage/earlier_slices.hpp"
 
 namespace tandem {
 namespace {
 
 using Names = std::vector<std::string>;
+
+void put_byte(const std::string& path, std::uint64_t at, char byte) {
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(static_cast<std::streamoff>(at))
+      .put(byte);
+}
 
 class CheckpointFolder : public CheckpointTest {
  protected:
@@ -32,7 +39,7 @@ class CheckpointFolder : public CheckpointTest {
                         .folder = folder,
                         .temporary = temporary_checkpoint(folder, nonce_text(1)),
                         .files = {{file, {{"embed.weight[0:35]", TensorType::kF32, {35}}}}},
-                        .slices = SlicesPlan{}};
+                        .slices = ManifestSlices{}};
     plan.slices->save = std::string(32, id);
     plan.slices->hosts = {"a", "b"};
     plan.slices->whole = {{file, {{"embed.weight", TensorType::kF32, {14, 5}}}}};
@@ -278,6 +285,30 @@ TEST_F(CheckpointFolder, SlicesCountUnderATemporaryNameButNotUnderARemovalsOne) 
   EXPECT_EQ(names(), Names{"step-00000020"});
 }
 
+TEST_F(CheckpointFolder, SlicesOfAnEarlierVersionCountAlike) {
+  for (const std::int64_t step : {10, 20, 30}) {
+    save_slices(step, 'a');
+    test::make_earlier(parent + "/" + checkpoint_name(step));
+  }
+  std::filesystem::rename(parent + "/step-00000030",
+                          parent + "/step-00000030.tmp-0123456789abcdef");
+  EXPECT_EQ(found_slices(), (Names{"30 a", "20 a", "10 a"}));
+  const std::string folder = parent + "/step-00000020";
+  EXPECT_EQ(named_checkpoints(folder).slices.size(), 1U);
+  const Manifest manifest = loop.run(read_manifest, &files, folder);
+  const auto faults = [&] {
+    return loop.run(verify_entries, &files, folder, manifest.files, 0U, 1U, nullptr);
+  };
+  EXPECT_TRUE(faults().empty());
+  put_byte(folder + "/state.json", 2, '!');
+  EXPECT_EQ(faults().size(), 1U);
+  // A save takes the name of one, as of any other checkpoint, and removals know it.
+  save_slices(20, 'b');
+  EXPECT_EQ(found_slices(), (Names{"30 a", "20 b", "10 a"}));
+  loop.run(remove_older, &files, parent, 1, INT64_MAX);
+  EXPECT_EQ(names(), Names{"step-00000020"});
+}
+
 TEST_F(CheckpointFolder, OfTwoSavesOfAStepTheLaterOneIsTheNewer) {
   save_slices(20, 'a');
   std::filesystem::rename(parent + "/step-00000020", parent + "/step-00000020.tmp-ffffffff");
@@ -317,12 +348,6 @@ TEST_F(CheckpointFolder, AnInterruptedRemovalLeavesWholeOnesOrNothing) {
       return;
     }
   }
-}
-
-void put_byte(const std::string& path, std::uint64_t at, char byte) {
-  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
-      .seekp(static_cast<std::streamoff>(at))
-      .put(byte);
 }
 
 /// Returns the name that an error has for the flipped byte: its file and tensor.

@@ -7,6 +7,7 @@
 
 #include "runtime/util/error.hpp"
 #include "runtime/util/random.hpp"
+#include "tests/actors/storage/earlier_slices.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem {
@@ -61,6 +62,64 @@ TEST(Manifest, ReadsBackWhatItWrote) {
   EXPECT_EQ(back.files[1].size_bytes, 9U);
   const Manifest empty{.step = 0, .files = {}};
   EXPECT_EQ(Manifest::parse(empty.json(), "x").json(), empty.json());
+}
+
+Manifest slices_example() {
+  return {.step = 20,
+          .files = {{.name = "master-00001-of-00001.safetensors",
+                     .size_bytes = 120,
+                     .hash = {1, 2},
+                     .tensors = {{.name = "w[2:6]",
+                                  .shape = {4},
+                                  .begin_byte = 104,
+                                  .size_bytes = 16,
+                                  .hash = {3, 4}}}},
+                    {.name = "state.json", .size_bytes = 9, .hash = {5, 6}}},
+          .slices = ManifestSlices{
+              .save = std::string(32, 'a'),
+              .disk = 1,
+              .hosts = {"a", "b"},
+              .whole = {{"master-00001-of-00001.safetensors",
+                         {{"w", TensorType::kF32, {2, 3}}, {"v", TensorType::kF32, {1}}}}}}};
+}
+
+TEST(Manifest, HasABlockAboutSlices) {
+  const std::string text = slices_example().json();
+  const Manifest back = Manifest::parse(text, "x");
+  EXPECT_EQ(back.json(), text);
+  ASSERT_TRUE(back.slices.has_value());
+  EXPECT_EQ(back.slices->disk, 1U);
+  EXPECT_EQ(back.slices->hosts, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(back.slices->whole.at(0).tensors.at(0).numel(), 6);
+  EXPECT_EQ(Manifest::name_of(text), "manifest.json");
+  const std::pair<const char*, const char*> cases[] = {
+      {"w[2:6]", "w[2:7]"},
+      {"w[2:6]", "w[02:6]"},
+      {"w[2:6]", "u[2:6]"},
+      {"w[2:6]", "w"},
+      {"\"disk\": 1", "\"disk\": 2"},
+      {"\"disk\": 1", "\"disk\": -1"},
+      {"\"save\": \"a", "\"save\": \""},
+      {"\"slices\": {", "\"slices\": {\"more\": 1, "},
+      {"\"slices\"", "\"slice\""},
+      {"\"name\":\"v\"", "\"name\":\"w\""},
+      {"tandem checkpoint", "tandem slices"}};
+  for (const auto& [from, to] : cases) {
+    EXPECT_NE(error_of(changed(text, from, to)), "no error") << from << " -> " << to;
+  }
+}
+
+TEST(Manifest, ReadsTheSlicesOfAnEarlierVersion) {
+  const std::string text = test::earlier_text(slices_example());
+  EXPECT_TRUE(
+      text.starts_with("{\n  \"format\": \"tandem slices\",\n  \"version\": 1,\n  \"step\": "
+                       "20,\n  \"save\": \"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\",\n  \"disk\": "
+                       "1,\n  \"hosts\": [\"a\", \"b\"],\n  \"files\": [\n    {\"name\": "))
+      << text;
+  EXPECT_EQ(Manifest::name_of(text), "slices.json");
+  EXPECT_EQ(Manifest::parse(text, "x").json(), slices_example().json());
+  EXPECT_NE(error_of(changed(text, "w[2:6]", "w[2:7]")), "no error");
+  EXPECT_NE(error_of(changed(text, "\"disk\": 1,\n", "")), "no error");
 }
 
 TEST(Manifest, EveryFlippedBitAndEveryShorterTextIsFound) {

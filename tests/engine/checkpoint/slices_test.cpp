@@ -1,8 +1,6 @@
 // Checkpoints of ranks whose hosts have disks of their own: invented hosts, each with a folder. A
 // resumed run is the uninterrupted one, bit for bit, on the same hosts and on others, and whenever
 // the save was cut off.
-#include "actors/checkpoint/slices.hpp"
-
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -11,10 +9,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "actors/storage/manifest.hpp"
 #include "engine/checkpoint/disks.hpp"
 #include "engine/checkpoint/gather_slices.hpp"
 #include "engine/checkpoint/held_checkpoint.hpp"
 #include "engine/engine.hpp"
+#include "tests/actors/storage/earlier_slices.hpp"
 #include "tests/support/io_support.hpp"
 #include "tests/support/thread_ranks.hpp"
 #include "tests/support/throws_error.hpp"
@@ -99,10 +99,9 @@ TEST(Slices, AResumedRunIsTheUninterruptedOne) {
       const Cluster cluster{.per_host = per_host, .folder = folder.path()};
       const Setting setting{.stage = stage, .type = stage % 2 == 0 ? "fp32" : "bf16"};
       save_twice(cluster, setting, 3);
-      for (const char* name : {"slices.json", "state.json", "client_state.json"}) {
+      for (const char* name : {"manifest.json", "state.json", "client_state.json"}) {
         EXPECT_TRUE(fs::exists(cluster.disk(1) / "step-00000005" / name)) << name;
       }
-      EXPECT_FALSE(fs::exists(cluster.disk(1) / "step-00000005/manifest.json"));
       const auto [step, run] = resume(cluster, setting, 9);
       EXPECT_EQ(step, 5);
       EXPECT_EQ(run, rest_of(uninterrupted(setting, 9), 5))
@@ -181,7 +180,7 @@ TEST(Slices, ASaveThatWasCutOffIsWholeOnAllHostsOrNone) {
     EXPECT_EQ(step, 5);
     EXPECT_EQ(run, rest_of(straight, 5));
     for (int host = 0; host < 2; ++host) {
-      EXPECT_TRUE(fs::exists(cluster.disk(host) / "step-00000005/slices.json"));
+      EXPECT_TRUE(fs::exists(cluster.disk(host) / "step-00000005/manifest.json"));
     }
   }
   // One disk was sealed, the other one not.
@@ -192,7 +191,7 @@ TEST(Slices, ASaveThatWasCutOffIsWholeOnAllHostsOrNone) {
     fs::rename(cluster.disk(host) / "step-00000005",
                cluster.disk(host) / "step-00000005.tmp-0123abcd");
   }
-  fs::remove(cluster.disk(1) / "step-00000005.tmp-0123abcd/slices.json");
+  fs::remove(cluster.disk(1) / "step-00000005.tmp-0123abcd/manifest.json");
   const auto [step, run] = resume(cluster, setting, 8);
   EXPECT_EQ(step, 3);
   EXPECT_EQ(run, rest_of(straight, 3));
@@ -238,7 +237,7 @@ TEST(Slices, ATagThatNotAllDisksHaveNamedIsLoaded) {
     EXPECT_EQ(engine.load_checkpoint(disk, "best").step, 2);
     return 0;
   });
-  EXPECT_TRUE(fs::exists(cluster.disk(1) / "best/slices.json"));
+  EXPECT_TRUE(fs::exists(cluster.disk(1) / "best/manifest.json"));
 }
 
 TEST(Slices, GatheredTheyAreACheckpointLikeAnyOther) {
@@ -273,7 +272,43 @@ TEST(Slices, OlderOnesGoOnEachDisk) {
   save_twice(cluster, {}, 3, /*keep=*/1);
   for (int host = 0; host < 2; ++host) {
     EXPECT_FALSE(fs::exists(cluster.disk(host) / "step-00000003"));
-    EXPECT_TRUE(fs::exists(cluster.disk(host) / "step-00000005/slices.json"));
+    EXPECT_TRUE(fs::exists(cluster.disk(host) / "step-00000005/manifest.json"));
+  }
+}
+
+TEST(Slices, OfAnEarlierVersionAreResumedVerifiedGatheredAndRemoved) {
+  const TempDir folder;
+  const Cluster cluster{.per_host = 2, .folder = folder.path()};
+  const Setting setting{.stage = 2};
+  save_twice(cluster, setting, 3);
+  for (int host = 0; host < 2; ++host) {
+    for (const char* name : {"step-00000003", "step-00000005"}) {
+      test::make_earlier(cluster.disk(host) / name);
+    }
+  }
+  // One host had not named its folder yet when the run was killed.
+  fs::rename(cluster.disk(1) / "step-00000005", cluster.disk(1) / "step-00000005.tmp-0123abcd");
+  const std::vector<std::string> disks = {cluster.disk(1).string(), cluster.disk(0).string()};
+  EXPECT_EQ(gather_slices(disks, (folder.path() / "gathered").string()).step, 5);
+  const auto [step, run] = resume(cluster, setting, 8);
+  EXPECT_EQ(step, 5);
+  EXPECT_EQ(run, rest_of(uninterrupted(setting, 8), 5));
+  // A changed byte is found, and the step before is taken.
+  const fs::path damaged = cluster.disk(1) / "step-00000005/master-00001-of-00001.safetensors";
+  std::fstream(damaged, std::ios::in | std::ios::out).seekp(-1, std::ios::end).put(1);
+  EXPECT_EQ(resume(cluster, setting, 4).first, 3);
+  // The next save is of the present form, and the older ones go.
+  cluster.run(setting, [](Engine& engine, const Setting& own, const std::string& disk) {
+    EXPECT_EQ(engine.load_checkpoint(disk).step, 3);
+    (void)go_on(engine, own, 4);
+    EXPECT_TRUE(engine.begin_checkpoint({.folder = disk, .keep = 2}));
+    EXPECT_EQ(engine.finish_checkpoint()->error, "");
+    return 0;
+  });
+  for (int host = 0; host < 2; ++host) {
+    EXPECT_TRUE(fs::exists(cluster.disk(host) / "step-00000003/slices.json"));
+    EXPECT_TRUE(fs::exists(cluster.disk(host) / "step-00000004/manifest.json"));
+    EXPECT_FALSE(fs::exists(cluster.disk(host) / "step-00000005"));
   }
 }
 
