@@ -23,9 +23,9 @@ namespace {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 constexpr std::array<std::string_view, static_cast<std::size_t>(Kind::kCount)> kNames = {
-    "nothing",   "meet",       "connect",        "load",       "step",  "verdict",
-    "updates",   "checkpoint", "save",           "end",        "blame", "all-gather",
-    "broadcast", "all-to-all", "reduce-scatter", "all-reduce", "norm",  "exchange"};
+    "nothing",    "meet",           "connect",    "load", "step",    "verdict",
+    "updates",    "checkpoint",     "save",       "end",  "blame",   "all-gather",
+    "all-to-all", "reduce-scatter", "all-reduce", "norm", "exchange"};
 
 // ---- the fault point ----
 struct Fault {

@@ -40,7 +40,6 @@ enum class Kind : std::uint16_t {
   kBlame,  // this rank ends because of the rank in `number`
   // Collectives; the number counts the operations of its sequence, alike on all ranks.
   kAllGather,
-  kBroadcast,
   kAllToAll,
   kReduceScatter,
   kAllReduce,

@@ -3,7 +3,7 @@
 // of one host, for several hosts, and for NCCL.
 //
 // Operations form two sequences, which are independent of each other: gathers (all_gather,
-// broadcast, all_to_all) and reductions (reduce_scatter_add, all_reduce_add, exchange).
+// all_to_all) and reductions (reduce_scatter_add, all_reduce_add, exchange).
 // Contract: Collectives calls from the loop thread, and never has more than one operation of each
 // sequence under way. A returned task ends when the result is in place; until then the arguments'
 // memory is lent to the back end. Every rank calls the same operations with the same sizes in the
@@ -87,13 +87,6 @@ struct ExchangeArguments {
 };
 inline constexpr std::size_t kExchangeBytes = 4096;
 
-/// Copies the root's bytes to every rank.
-struct BroadcastArguments {
-  Placed<std::byte> data;  // read at the root, written elsewhere
-  std::size_t bytes = 0;
-  std::uint32_t root = 0;
-};
-
 /// Sends piece p of `from` to rank p; piece p of `into` comes from rank p.
 struct AllToAllArguments {
   Placed<const std::byte> from;  // world * bytes
@@ -120,7 +113,6 @@ class CollectiveBackend {
   /// Returns the norm of the whole result, the same bits on all ranks.
   virtual Task<GradientNorm> all_reduce_add(ReduceArguments arguments) = 0;
   virtual Task<> exchange(ExchangeArguments arguments) = 0;
-  virtual Task<> broadcast(BroadcastArguments arguments) = 0;
   virtual Task<> all_to_all(AllToAllArguments arguments) = 0;
 
   /// Marks `block`, an operand in device memory, as in use until `event`: later operations on it
@@ -160,7 +152,6 @@ class SelfBackend final : public CollectiveBackend {
   Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
   Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
   Task<> exchange(ExchangeArguments arguments) override;
-  Task<> broadcast(BroadcastArguments arguments) override;
   Task<> all_to_all(AllToAllArguments arguments) override;
 
  private:

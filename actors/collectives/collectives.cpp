@@ -39,8 +39,7 @@ CommsKey key_of(const flight::Entry& entry, std::uint32_t world) noexcept {
 }
 
 bool is_reduction(flight::Kind what) noexcept {
-  return what != flight::Kind::kAllGather && what != flight::Kind::kBroadcast &&
-         what != flight::Kind::kAllToAll;
+  return what != flight::Kind::kAllGather && what != flight::Kind::kAllToAll;
 }
 
 void record(flight::Entry entry, flight::Edge edge) noexcept {
@@ -69,8 +68,8 @@ Collectives::Collectives(Options options)
     }
     names_.emplace(std::pair(what, flight::kNoUnit), flight::name_of(what));
   }
-  for (const flight::Kind what : {flight::Kind::kBroadcast, flight::Kind::kAllToAll,
-                                  flight::Kind::kNorm, flight::Kind::kExchange}) {
+  for (const flight::Kind what :
+       {flight::Kind::kAllToAll, flight::Kind::kNorm, flight::Kind::kExchange}) {
     names_.emplace(std::pair(what, flight::kNoUnit), flight::name_of(what));
   }
 }

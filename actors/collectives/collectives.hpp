@@ -1,11 +1,11 @@
 // actors/collectives/collectives.hpp — issues all collective operations of a rank.
 //
-// Operations form two sequences, which are independent of each other: gathers (with broadcasts and
-// all-to-alls) and reductions (with all-reduces and exchanges; a barrier is an exchange of
-// nothing). A sequence issues its operations strictly by order number 0, 1, 2, ..., one at a time;
-// a request that arrives early waits for its turn. The numbers come from the plan, so all ranks
-// issue the same operations in the same order, whatever the order of arrival. A visit that needs no
-// gather (its unit is resident) releases its number with SkipGather.
+// Operations form two sequences, which are independent of each other: gathers (with all-to-alls)
+// and reductions (with all-reduces and exchanges; a barrier is an exchange of nothing). A sequence
+// issues its operations strictly by order number 0, 1, 2, ..., one at a time; a request that
+// arrives early waits for its turn. The numbers come from the plan, so all ranks issue the same
+// operations in the same order, whatever the order of arrival. A visit that needs no gather (its
+// unit is resident) releases its number with SkipGather.
 //
 // States of a sequence: idle -> issuing -> idle ...; -> failed, permanently: after an error of the
 // back end every waiting or later operation of both sequences fails with that error, and so does
@@ -99,15 +99,6 @@ struct Exchange {
   }
 };
 
-struct Broadcast {
-  using Reply = void;
-  static constexpr auto kCarriedOutBy = &CollectiveBackend::broadcast;
-  static constexpr auto kWhat = flight::Kind::kBroadcast;
-  std::uint64_t order = 0;
-  BroadcastArguments arguments;
-  [[nodiscard]] std::uint64_t bytes(std::uint32_t) const noexcept { return arguments.bytes; }
-};
-
 struct AllToAll {
   using Reply = void;
   static constexpr auto kCarriedOutBy = &CollectiveBackend::all_to_all;
@@ -120,7 +111,7 @@ struct AllToAll {
 };
 
 class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatterAdd,
-                                 AllReduceNorm, AllReduceAdd, Exchange, Broadcast, AllToAll> {
+                                 AllReduceNorm, AllReduceAdd, Exchange, AllToAll> {
  public:
   struct Options {
     CollectiveBackend* backend = nullptr;  // outlives the actor
@@ -182,7 +173,7 @@ class Collectives : public Actor<Collectives, AllGather, SkipGather, ReduceScatt
     SequenceCounters counters;
     std::uint64_t shared = 0;  // operations that move data between ranks; equal on all ranks
   };
-  using Gathers = Sequence<AllGather, Broadcast, AllToAll>;
+  using Gathers = Sequence<AllGather, AllToAll>;
   using Reductions = Sequence<ReduceScatterAdd, AllReduceNorm, AllReduceAdd, Exchange>;
 
   template <class Request>

@@ -52,10 +52,6 @@ Task<> GroupBackend::exchange(ExchangeArguments arguments) {
   return in_run(&CollectiveBackend::exchange, arguments);
 }
 
-Task<> GroupBackend::broadcast(BroadcastArguments arguments) {
-  return in_run(&CollectiveBackend::broadcast, arguments);
-}
-
 Task<> GroupBackend::all_to_all(AllToAllArguments arguments) {
   return in_run(&CollectiveBackend::all_to_all, arguments);
 }

@@ -108,11 +108,6 @@ Task<> SelfBackend::exchange(ExchangeArguments arguments) {
   co_return;
 }
 
-Task<> SelfBackend::broadcast(BroadcastArguments arguments) {
-  TANDEM_CHECK(arguments.root == 0, "the root is a rank");
-  co_return;
-}
-
 Task<> SelfBackend::all_to_all(AllToAllArguments arguments) {
   return copy(arguments.from.host(), arguments.into.host(), arguments.bytes, "all-to-all");
 }

@@ -37,16 +37,6 @@ struct StagedBackend::GatherStep {
   }
 };
 
-struct StagedBackend::BroadcastStep {
-  CollectiveBackend& inner;
-  std::uint32_t root;
-
-  Task<> operator()(Piece p) {
-    std::byte* data = root == inner.rank() ? p.from_device : p.for_device;
-    return inner.broadcast({.data = data, .bytes = p.bytes, .root = root});
-  }
-};
-
 struct StagedBackend::AllToAllStep {
   CollectiveBackend& inner;
 
@@ -272,7 +262,11 @@ Task<GradientNorm> StagedBackend::reduce(ReduceArguments a, bool is_all_reduce) 
 Task<> StagedBackend::exchange(ExchangeArguments a) {
   TANDEM_CHECK(a.bytes == 0 || a.mine.place() == a.all.place(),
                "both operands of an exchange lie on one side");
-  if (a.bytes == 0 || !is_there(a.mine)) {
+  if (a.bytes == 0) {
+    co_await inner_->exchange({});
+    co_return;
+  }
+  if (!is_there(a.mine)) {
     co_await inner_->exchange(a);
     co_return;
   }
@@ -283,21 +277,6 @@ Task<> StagedBackend::exchange(ExchangeArguments a) {
                       .source = a.mine.device(),
                       .target = a.all.device(),
                       .target_parts = world()},
-                     &step);
-}
-
-Task<> StagedBackend::broadcast(BroadcastArguments a) {
-  if (!is_there(a.data)) {
-    co_await inner_->broadcast(a);
-    co_return;
-  }
-  const bool gives = a.root == rank();
-  name_copies(gathers_, "broadcast");
-  BroadcastStep step{*inner_, a.root};
-  co_await carry_out({.copy_streams = &gathers_,
-                      .part_bytes = a.bytes,
-                      .source = gives ? a.data.device() : nullptr,
-                      .target = gives ? nullptr : a.data.device()},
                      &step);
 }
 

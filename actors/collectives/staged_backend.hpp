@@ -77,8 +77,8 @@ class StagedBackend final : public CollectiveBackend {
   Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
   /// Both operands lie on the same side.
   Task<> exchange(ExchangeArguments arguments) override;
-  Task<> broadcast(BroadcastArguments arguments) override;
-  /// Both operands lie on the same side.
+  /// Both operands lie on the same side. If another library owns the device memory, set
+  /// in_use_until.
   Task<> all_to_all(AllToAllArguments arguments) override;
 
   void begin_behind(const std::byte* block, const DeviceEvent& event) override {
@@ -123,7 +123,6 @@ class StagedBackend final : public CollectiveBackend {
     std::byte* for_device = nullptr;
   };
   struct GatherStep;
-  struct BroadcastStep;
   struct AllToAllStep;
   struct ReduceStep;
   struct ExchangeStep;

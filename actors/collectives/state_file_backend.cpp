@@ -82,10 +82,6 @@ Task<> StateFileBackend::exchange(ExchangeArguments arguments) {
   return inner_.exchange(arguments);
 }
 
-Task<> StateFileBackend::broadcast(BroadcastArguments arguments) {
-  return inner_.broadcast(arguments);
-}
-
 Task<> StateFileBackend::all_to_all(AllToAllArguments arguments) {
   return inner_.all_to_all(arguments);
 }

@@ -55,11 +55,11 @@ class Placed {
   /// The address as an identity, which is not accessed.
   [[nodiscard]] constexpr const void* identity() const noexcept { return address_; }
 
-  /// The address `elements` further on.
+  /// The address `elements` further on; null stays null.
   [[nodiscard]] constexpr Placed operator+(std::size_t elements) const noexcept
     requires(!std::is_void_v<T>)
   {
-    return {place_, address_ + elements};
+    return {place_, address_ != nullptr ? address_ + elements : nullptr};
   }
   friend constexpr bool operator==(Placed a, Placed b) noexcept { return a.address_ == b.address_; }
 

@@ -102,8 +102,6 @@ class Rank {
     } else if (o->name == "all_reduce") {
       reduce.shard_elements = o->bytes / sizeof(float);
       (void)co_await backend_.all_reduce_add(reduce);
-    } else if (o->name == "broadcast") {
-      co_await backend_.broadcast({.data = block_, .bytes = o->bytes, .root = 0});
     } else if (o->name == "all_to_all") {
       co_await backend_.all_to_all({block_, into_, part});
     } else {

@@ -31,7 +31,6 @@ def main():
             "all_gather": lambda: dist.all_gather_into_tensor(got, block[:part]),
             "reduce_scatter": lambda: dist.reduce_scatter_tensor(into[:part], own),
             "all_reduce": lambda: dist.all_reduce(own),
-            "broadcast": lambda: dist.broadcast(own, 0),
             "all_to_all": lambda: dist.all_to_all_single(got, own),
         }[name]
         dist.barrier()

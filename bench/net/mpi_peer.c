@@ -26,8 +26,6 @@ static void once(const struct Line* line, float* block, float* into) {
     MPI_Reduce_scatter_block(block, into, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
   } else if (strcmp(line->name, "all_reduce") == 0) {
     MPI_Allreduce(block, into, whole, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-  } else if (strcmp(line->name, "broadcast") == 0) {
-    MPI_Bcast(block, whole, MPI_FLOAT, 0, MPI_COMM_WORLD);
   } else if (strcmp(line->name, "all_to_all") == 0) {
     MPI_Alltoall(block, part, MPI_FLOAT, into, part, MPI_FLOAT, MPI_COMM_WORLD);
   } else {

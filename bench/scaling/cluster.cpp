@@ -80,7 +80,6 @@ class Cluster::Backend final : public CollectiveBackend {
   }
 
   Task<GradientNorm> all_reduce_add(ReduceArguments) override { return unused<GradientNorm>(); }
-  Task<> broadcast(BroadcastArguments) override { return unused<void>(); }
   Task<> all_to_all(AllToAllArguments) override { return unused<void>(); }
 
  private:

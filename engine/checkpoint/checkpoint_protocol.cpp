@@ -25,7 +25,7 @@ Task<std::vector<std::string>> CheckpointExchange::texts(std::string mine) const
   std::memcpy(sizes.data(), all_sizes.data(), world * sizeof(own));
   const std::uint64_t most = *std::ranges::max_element(sizes);
   std::vector<std::byte> padded(most);
-  std::memcpy(padded.data(), mine.data(), mine.size());
+  std::ranges::copy(std::as_bytes(std::span(mine)), padded.begin());
   const std::vector<std::byte> all = co_await bytes(std::move(padded));
   std::vector<std::string> texts;
   texts.reserve(world);

@@ -92,7 +92,7 @@ void count_directions(const UnitSpec& unit, const Sharding& sharding, const Unit
                    matrices_of(parameter).shape.scratch_floats() * sizeof(float));
     }
   }
-  if (has_matrix && sharding.is_sharded(unit) && sharding.world > 1) {
+  if (has_matrix && sharding.world > 1) {
     sizes.direction_block_bytes =
         std::max(sizes.direction_block_bytes, layout.padded_elements * sizeof(float));
   }

@@ -24,7 +24,6 @@ struct Operation {
 };
 constexpr std::array kOperations = {
     Operation{Kind::kAllGather, "all_gather_into_tensor", {"all_gather", "allgather_fn"}, true},
-    Operation{Kind::kBroadcast, "broadcast"},
     Operation{Kind::kAllToAll, "all_to_all_single", {"all_to_all"}},
     Operation{
         Kind::kReduceScatter, "reduce_scatter_tensor", {"reduce_scatter", "reduce_scatter_fn"}},
@@ -69,8 +68,6 @@ Rates rates_of(const CommsKey& key, double seconds) {
     case Kind::kAllReduce:
     case Kind::kNorm:
       return {2 * once, once * 2 * (ranks - 1) / ranks};
-    case Kind::kBroadcast:
-      return {once, once};
     default:
       return {once, once * (ranks - 1) / ranks};
   }

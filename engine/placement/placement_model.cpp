@@ -2,28 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 
+#include "engine/placement/shared_resources.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr int kSteps = 4;        // played
-constexpr int kCounted = 2;      // of these, the last ones
-constexpr double kDone = 1e-12;  // of an activity's share, rounding left over
-
-enum Resource : std::uint8_t { kToDevice, kToHost, kMemory, kPool, kDisk, kResources };
-using Demand = std::array<double, kResources>;  // seconds of each, alone
-
-/// One operation of one kind.
-struct Activity {
-  Demand demand{};
-  double left = 0;  // share of it
-  std::size_t unit = 0;
-  bool runs = false;
-};
+constexpr int kSteps = 4;    // played
+constexpr int kCounted = 2;  // of these, the last ones
 
 /// A visit of a step, and what it has to wait for.
 struct Step {
@@ -344,48 +331,15 @@ class Play {
     update = {.demand = demand, .left = progress_[best], .unit = best, .runs = true};
   }
 
-  /// All users of a resource get the same share of it.
-  [[nodiscard]] static double rate_of(const Activity& activity,
-                                      const std::array<int, kResources>& users) {
-    double slowest = 0;
-    for (std::size_t r = 0; r < kResources; ++r) {
-      slowest = std::max(slowest, activity.demand[r] * users[r]);
-    }
-    return slowest > 0 ? 1 / slowest : kNever;
-  }
-
   /// To the next end of anything.
   void advance() {
-    std::array<int, kResources> users{};
-    for (const Activity& activity : activities_) {
-      for (std::size_t r = 0; r < kResources; ++r) {
-        users[r] += activity.runs && activity.demand[r] > 0 ? 1 : 0;
-      }
-    }
-    std::array<double, kActivityKinds> rates{};
-    double passes = compute_left_ >= 0 ? compute_left_ : kNever;
-    for (std::size_t kind = 0; kind < kActivityKinds; ++kind) {
-      if (activities_[kind].runs) {
-        rates[kind] = rate_of(activities_[kind], users);
-        passes = std::min(passes, rates[kind] == kNever ? 0 : activities_[kind].left / rates[kind]);
-      }
-    }
+    double passes =
+        std::min(activities_.seconds_to_next_end(), compute_left_ >= 0 ? compute_left_ : kNever);
     for (const Tail& tail : tails_) {
       passes = std::min(passes, tail.left_s);
     }
     TANDEM_CHECK(passes < kNever, "something always goes on in a step");
     now_ += passes;
-    for (std::size_t kind = 0; kind < kActivityKinds; ++kind) {
-      Activity& activity = activities_[kind];
-      if (!activity.runs) {
-        continue;
-      }
-      activity.left = rates[kind] == kNever ? 0 : activity.left - rates[kind] * passes;
-      if (activity.left <= kDone) {
-        activity.runs = false;
-        ended(static_cast<ActivityKind>(kind), activity.unit);
-      }
-    }
     for (Tail& tail : tails_) {
       tail.left_s -= passes;
       if (tail.left_s <= 0) {
@@ -393,6 +347,9 @@ class Play {
       }
     }
     std::erase_if(tails_, [](const Tail& tail) { return tail.left_s <= 0; });
+    activities_.pass(passes, [this](std::size_t kind, std::size_t unit) {
+      ended(static_cast<ActivityKind>(kind), unit);
+    });
     if (compute_left_ >= 0) {
       compute_left_ -= passes;
       if (compute_left_ <= 0) {
@@ -492,7 +449,7 @@ class Play {
   std::size_t gathered_ = 0;
   std::vector<Reduction> reductions_;
   std::size_t next_reduction_ = 0;
-  std::array<Activity, kActivityKinds> activities_;
+  SharedResources<kActivityKinds> activities_;
   std::array<std::vector<std::size_t>, kActivityKinds> queues_;
   std::vector<double> progress_;
   std::vector<Tail> tails_;

@@ -69,6 +69,7 @@ void Directions::deal_out_matrices() {
       *least += matrix.shape.cost();
       matrix.owner = static_cast<std::uint32_t>(least - load.begin());
     }
+    std::ranges::sort(all, {}, &Matrix::offset);
   }
 }
 
@@ -163,19 +164,23 @@ Task<double> Directions::find_muon(std::vector<UpdateConfig> groups, double grad
   co_return co_await muon_norm(gradient_scale);
 }
 
+// Each element of the block has its result on one rank, and is -0 on the others: x + -0 is x, in
+// every bit and any order of additions.
 Task<> Directions::orthogonalize_unit(std::size_t unit) {
-  float* values = directions_[unit].values;
-  float* block = values;
-  const std::size_t slice = layout_.slice_elements(unit);
-  if (is_divided(unit)) {
-    block = rank_.memory().direction_block();
-    TANDEM_CHECK(block != nullptr, "the plan has room for the directions of a whole unit");
-    co_await rank_.collectives().address().ask(
-        AllGather{gatherer_.take_order(),
-                  {.shard = reinterpret_cast<const std::byte*>(values),
-                   .block = reinterpret_cast<std::byte*>(block),
-                   .shard_bytes = slice * sizeof(float)},
-                  static_cast<std::uint32_t>(unit)});
+  float* const values = directions_[unit].values;
+  const bool is_alone = layout_.sharding.world == 1;
+  float* const block = is_alone ? values : rank_.memory().direction_block();
+  const std::size_t elements = layout_.slice_elements(unit);
+  const auto number = static_cast<std::uint32_t>(unit);
+  const auto collectives = rank_.collectives().address();
+  TANDEM_CHECK(block != nullptr, "the plan has room for the directions of a whole unit");
+  if (!is_alone) {
+    co_await collectives.ask(AllGather{gatherer_.take_order(),
+                                       {.shard = reinterpret_cast<const std::byte*>(values),
+                                        .block = reinterpret_cast<std::byte*>(block),
+                                        .shard_bytes = elements * sizeof(float),
+                                        .is_replicated = !is_divided(unit)},
+                                       number});
   }
   for (const Matrix& matrix : matrices_[unit]) {
     if (matrix.owner == layout_.sharding.rank) {
@@ -183,25 +188,43 @@ Task<> Directions::orthogonalize_unit(std::size_t unit) {
                              rank_.memory().direction_scratch());
     }
   }
-  if (layout_.sharding.world > 1) {
-    for (const Matrix& matrix : matrices_[unit]) {
-      co_await rank_.collectives().address().ask(
-          Broadcast{gatherer_.take_order(),
-                    {.data = reinterpret_cast<std::byte*>(block + matrix.offset),
-                     .bytes = matrix.shape.elements() * sizeof(float),
-                     .root = matrix.owner}});
-    }
+  if (is_alone) {
+    co_return;
   }
-  if (block != values) {
-    const float* from = block + layout_.slice_begin(unit);
-    const std::size_t chunk = CpuOptimizer::Options().chunk_elements;
-    const auto copy_chunk = [=](std::size_t i) {
-      const std::size_t begin = i * chunk;
-      std::memcpy(values + begin, from + begin, std::min(chunk, slice - begin) * sizeof(float));
+  co_await clear_others_part(unit, block);
+  const ReduceArguments sum{.block = reinterpret_cast<const std::byte*>(block),
+                            .accumulator = values,
+                            .shard_elements = elements};
+  if (const std::uint64_t order = reductions_[kWorld]++; is_divided(unit)) {
+    co_await collectives.ask(ReduceScatterAdd{order, sum, number});
+  } else {
+    co_await collectives.ask(AllReduceAdd{order, sum, number});
+  }
+}
+
+// What is in no matrix is the same on all ranks; rank 0 keeps it.
+Task<> Directions::clear_others_part(std::size_t unit, float* block) {
+  const std::vector<Matrix>* matrices = &matrices_[unit];
+  const std::uint32_t rank = layout_.sharding.rank;
+  const std::size_t chunk = CpuOptimizer::Options().chunk_elements;
+  const std::size_t elements =
+      (is_divided(unit) ? layout_.sharding.world : 1) * layout_.slice_elements(unit);
+  const auto clear_chunk = [=](std::size_t i) {
+    const std::size_t end = std::min((i + 1) * chunk, elements);
+    std::size_t at = i * chunk;
+    const auto clear_to = [&](std::size_t to, std::uint32_t owner) {
+      to = std::clamp(to, at, end);
+      std::fill(block + at, owner == rank ? block + at : block + to, -0.0F);
+      at = to;
     };
-    co_await rank_.optimizer_pool().for_chunks((slice + chunk - 1) / chunk, copy_chunk,
-                                               {.name = "Muon: take the slice"});
-  }
+    for (const Matrix& matrix : *matrices) {
+      clear_to(matrix.offset, 0);
+      clear_to(matrix.offset + matrix.shape.elements(), matrix.owner);
+    }
+    clear_to(end, 0);
+  };
+  co_await rank_.optimizer_pool().for_chunks((elements + chunk - 1) / chunk, clear_chunk,
+                                             {.name = "Muon: clear others' part"});
 }
 
 Task<double> Directions::muon_norm(double gradient_scale) {

@@ -5,17 +5,18 @@
 //          exact sums of squares of weights and directions, tensor by tensor, over the ranks;
 //          computes the trust ratios, and with them the constants of the updates.
 //   Muon   Before the verdict, because DeepSpeed clips the orthogonalized directions. Unit by unit:
-//          computes the direction; gathers the whole unit if ranks have slices; orthogonalizes each
-//          matrix on one rank (the costliest first, on the rank with the least work so far);
-//          broadcasts it; copies this rank's slice of it back to the gradient's place. Then
-//          computes the norm of the directions and of the gradients that AdamW takes.
+//          computes the direction; gathers the whole unit, or copies it; orthogonalizes each
+//          matrix on one rank (the costliest first, on the rank with the least work so far); adds
+//          the ranks' blocks, each of which is -0 where another rank has the result, into the
+//          gradient's place. Then computes the norm of the directions and of the gradients that
+//          AdamW takes.
 // The second half is an ordinary update in the order of deadlines (train_step.cpp).
 // Invariant: no number depends on the number of ranks, the stage, or what overlaps. All ranks issue
 // the collectives in the same order.
 // Buffers: directions lie in the gradients' accumulators.
 // Cost: the step awaits the first half at every overlap setting. LAMB moves 28 of its 40 bytes per
 // element in it. Muon computes MatrixShape::cost() multiplications per matrix, divided among the
-// ranks within each unit, and each rank receives all directions of a unit twice, in fp32.
+// ranks within each unit. Beside the gather, the results travel as a unit's gradients do, in fp32.
 // Thread rule: the loop's thread.
 #pragma once
 
@@ -66,6 +67,8 @@ class Directions {
   };
 
   void deal_out_matrices();
+  /// Overwrites with -0 the elements of the unit's block whose result another rank has.
+  Task<> clear_others_part(std::size_t unit, float* block);
   Task<> direct(std::uint32_t unit, const DirectionStep* steps);
   Task<> orthogonalize_unit(std::size_t unit);
   Task<double> muon_norm(double gradient_scale);

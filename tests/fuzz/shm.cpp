@@ -51,7 +51,7 @@ Task<> operate(ShmBackend* backend, std::size_t kind, std::byte* memory) {
                                .accumulator = result,
                                .shard_elements = kOperandBytes / sizeof(float),
                                .want_norm = true};
-  switch (kind % 16 / 2) {
+  switch (kind % 14 / 2) {
     case 0:
       co_await backend->all_gather({memory, result, kOperandBytes});
       break;
@@ -59,19 +59,15 @@ Task<> operate(ShmBackend* backend, std::size_t kind, std::byte* memory) {
       co_await backend->all_gather({memory, result, 1000});
       break;
     case 2:
-      co_await backend->broadcast(
-          {.data = memory, .bytes = kOperandBytes, .root = static_cast<std::uint32_t>(kind % 2)});
-      break;
-    case 3:
       co_await backend->all_to_all({memory, result, kOperandBytes});
       break;
-    case 4:
+    case 3:
       co_await backend->all_to_all({memory, result, 500});
       break;
-    case 5:
+    case 4:
       (void)co_await backend->reduce_scatter_add(reduce);
       break;
-    case 6:
+    case 5:
       (void)co_await backend->all_reduce_add(reduce);
       break;
     default:

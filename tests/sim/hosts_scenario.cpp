@@ -25,12 +25,11 @@ constexpr Duration kEndsWithin = milliseconds(500);  // virtual time, after a fa
 constexpr std::size_t kPieceElements = kNormTile;
 
 enum class Fault { kNone, kSlow, kSlowLinks, kPartition, kDeath, kHostDeath, kGivesUp, kCount };
-enum class What { kAllGather, kAllToAll, kBroadcast, kReduceScatter, kAllReduce, kExchange };
+enum class What { kAllGather, kAllToAll, kReduceScatter, kAllReduce, kExchange };
 
 struct Operation {
   What what;
   std::size_t size;  // bytes, or elements of a reduction
-  std::uint32_t root = 0;
   DType type = DType::kF32;
   AccumulateMode mode = AccumulateMode::kOverwrite;
   std::vector<float> sum = {};  // a reduction's, made in plain loops
@@ -66,9 +65,7 @@ struct HostsPlan {
 std::uint64_t HostsPlan::bytes_between_hosts() const {
   std::uint64_t once = 0;  // between two hosts that are neighbours
   for (const Operation& op : gathers) {
-    once += op.what == What::kBroadcast   ? op.size
-            : op.what == What::kAllGather ? ranks() * op.size
-                                          : ranks() * per_host * op.size;
+    once += ranks() * op.size * (op.what == What::kAllGather ? 1 : per_host);
   }
   for (const Operation& op : reductions) {
     if (op.what == What::kExchange) {
@@ -89,19 +86,17 @@ std::uint64_t HostsPlan::bytes_between_hosts() const {
 }
 
 Operation draw_gather(Random& random, const HostsPlan& plan) {
-  const auto what = static_cast<What>(random.below(3));
+  const auto what = static_cast<What>(random.below(2));
   const std::size_t pieces = plan.ranks() > 64 ? 1 : 3;
   std::size_t bytes = 1 + random.below(pieces * kPieceElements * sizeof(float));
   if (what == What::kAllToAll) {
     bytes = 1 + bytes / 8;
   }
-  return {.what = what,
-          .size = plan.ranks() > 64 ? 1 + bytes / 16 : bytes,
-          .root = static_cast<std::uint32_t>(random.below(plan.ranks()))};
+  return {.what = what, .size = plan.ranks() > 64 ? 1 + bytes / 16 : bytes};
 }
 
 Operation draw_reduction(Random& random, const HostsPlan& plan) {
-  Operation op{.what = static_cast<What>(3 + random.below(3)), .size = 0};
+  Operation op{.what = static_cast<What>(2 + random.below(3)), .size = 0};
   op.type = random.chance(0.5) ? DType::kF32 : DType::kBF16;
   op.mode = random.chance(0.5) ? AccumulateMode::kOverwrite : AccumulateMode::kAdd;
   if (op.what == What::kExchange) {
@@ -175,9 +170,7 @@ class HostsRank {
   Task<> gather() {
     for (const Operation& op : plan_.gathers) {
       co_await sleep_for(microseconds(random_.between(0, 30)));
-      co_await (op.what == What::kAllGather  ? all_gather(&op)
-                : op.what == What::kAllToAll ? all_to_all(&op)
-                                             : broadcast(&op));
+      co_await (op.what == What::kAllGather ? all_gather(&op) : all_to_all(&op));
     }
   }
 
@@ -202,17 +195,6 @@ class HostsRank {
     co_await backend_.all_to_all({from.data(), into.data(), n});
     for (std::size_t i = 0; i < into.size(); ++i) {
       require(into[i] == byte_of(i / n * 1000 + rank, i % n), "an all-to-all");
-    }
-  }
-
-  Task<> broadcast(const Operation* op) {
-    std::vector<std::byte> data(op->size);
-    for (std::size_t i = 0; i < data.size() && rank == op->root; ++i) {
-      data[i] = byte_of(op->root, i);
-    }
-    co_await backend_.broadcast({data.data(), data.size(), op->root});
-    for (std::size_t i = 0; i < data.size(); ++i) {
-      require(data[i] == byte_of(op->root, i), "a broadcast");
     }
   }
 

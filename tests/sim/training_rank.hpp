@@ -56,11 +56,6 @@ class RecordingBackend final : public CollectiveBackend {
     co_await inner_.exchange(a);
     count_edge();
   }
-  Task<> broadcast(BroadcastArguments a) override {
-    note(gathers, a.bytes);
-    co_await inner_.broadcast(a);
-    count_edge();
-  }
   Task<> all_to_all(AllToAllArguments a) override {
     note(gathers, a.bytes);
     co_await inner_.all_to_all(a);

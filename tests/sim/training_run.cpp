@@ -53,8 +53,9 @@ SimFiles::Faults faults_of(const Strike& strike, bool is_victim, Fault some, Ope
 
 std::string Strike::text() const {
   constexpr const char* kNames[] = {
-      "nothing",   "a slow rank",       "clogged links", "death",           "a stop",
-      "a failure", "the device's loss", "a full disk",   "errors of files", "errors of NVMe", "a power cut"};
+      "nothing",         "a slow rank",    "clogged links",     "death",
+      "a stop",          "a failure",      "the device's loss", "a full disk",
+      "errors of files", "errors of NVMe", "a power cut"};
   return fmt::format("{} at {} {} of rank {}", kNames[static_cast<std::size_t>(fault)],
                      text_of(operation).name, at, victim);
 }
@@ -231,8 +232,8 @@ void TrainingRun::check_result() {
   // State is read from NVMe to be saved; a stop may come when all but a save is done.
   const bool saves_may_fail = strike_.fault == Fault::kDiskFull ||
                               strike_.fault == Fault::kIoError ||
-                               strike_.fault == Fault::kNvmeError || strike_.fault == Fault::kStop ||
-                               strike_.fault == Fault::kFails;
+                              strike_.fault == Fault::kNvmeError || strike_.fault == Fault::kStop ||
+                              strike_.fault == Fault::kFails;
   run_.require(saves_may_fail || meeting_.save_error.empty(),
                "a save failed without a fault that it could meet ({}): {}", strike_.text(),
                meeting_.save_error);
@@ -266,7 +267,7 @@ void TrainingRun::check_heard(bool any_failed) {
   const bool struck = strike_.operation == Operation::kNvmeCall
                           ? victim.nvme_files->failed_calls() > 0  // not if it was interrupted
                           : victim.count_of(strike_.operation) > strike_.at;
-  run_.require(!struck || any_failed || !meeting_.save_error.empty(), "nobody heard of {}",
+  run_.require(!struck || any_failed || !meeting_.save_error.empty(), "no rank heard of {}",
                strike_.text());
 }
 

@@ -56,13 +56,6 @@ class SimHost::Member final : public HostLevel {
     });
   }
 
-  Task<> broadcast(BroadcastArguments a) override {
-    const std::vector<Place>* places = co_await meet(
-        HostLevel::Sequence::kGathers, fmt::format("broadcast of {} from {}", a.bytes, a.root),
-        {{a.data.host(), a.root == rank_ ? a.bytes : 0}});
-    copy((*places)[a.root].operand.data(), a.data.host(), a.bytes);
-  }
-
   Task<> all_to_all(AllToAllArguments a) override {
     const std::vector<Place>* places =
         co_await meet(HostLevel::Sequence::kGathers, fmt::format("all-to-all of {}", a.bytes),

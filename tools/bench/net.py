@@ -5,11 +5,10 @@
     ./tandem bench net --frames [Google Benchmark's flags]    frames between two processes of this host: bench_net
 
 The hosts are two network namespaces on a bridge, each with half of the machine's CPUs, so it wants root. A size is the block's: what both ranks' parts make
-together, of a broadcast or an all-reduce what each rank has. In each round the libraries take turns at every operation and
+together, of an all-reduce what each rank has. In each round the libraries take turns at every operation and
 size, and ratios are of one round: above 1 ours is faster. `busbw` counts the bytes that a link must carry at least: half of the
-block each way, of a broadcast all of it, of an all-reduce twice half. `latency` is the time of the least size.
+block each way, of an all-reduce twice half. `latency` is the time of the least size.
 gloo: torch.distributed of .venv. mpi, mpi_ucx: Open MPI (Debian's openmpi-bin, libopenmpi-dev) over its own TCP and over UCX's.
-ucx_perftest (ucx-utils) gives the share that large frames reach.
 """
 
 import argparse
@@ -28,8 +27,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/drills"))
 from drill import Hosts  # noqa: E402
 
-OPERATIONS = ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"]
-CARRIED = {"all_reduce": 1.0, "broadcast": 1.0}  # of the block, one way; of the others half
+OPERATIONS = ["all_gather", "reduce_scatter", "all_reduce", "all_to_all"]
+CARRIED = {"all_reduce": 1.0}  # of the block, one way; of the others half
 SIZES = ["4K", "64K", "1M", "8M", "64M"]
 PEERS = ["gloo", "mpi", "mpi_ucx"]
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
@@ -192,32 +191,6 @@ def compare(args, ours, peers):
                   flush=True)
 
 
-def perftest(hosts):
-    """Bytes/s of a stream of frames of 1 MiB by UCX's own program; None: it failed."""
-    variables = {**os.environ, "UCX_TLS": "tcp", "UCX_NET_DEVICES": DEVICE}
-    program = ["timeout", "20", "ucx_perftest", "-p", "13777"]
-    server = subprocess.Popen(on_host(hosts, 0, program), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables)
-    time.sleep(0.3)
-    client = subprocess.run(on_host(hosts, 1, [*program, hosts.address(0), "-t", "tag_bw", "-s", 1 << 20, "-n", 400, "-w", 40]),
-                            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=variables, check=False)
-    server.wait()
-    found = re.search(r"^Final:\s+(.*)$", client.stdout, re.MULTILINE)
-    return float(found[1].split()[5]) * (1 << 20) if found else None
-
-
-def compare_streams(args, hosts, ours):
-    """One way: a broadcast is a stream of frames."""
-    if not shutil.which("ucx_perftest"):
-        print("without ucx_perftest: it is not there; apt-get install ucx-utils", file=sys.stderr)
-        return
-    size = 64 << 20
-    pairs = [(size / ours.run("broadcast", size, 6), perftest(hosts)) for _ in range(args.rounds)]
-    pairs = [(mine, theirs) for mine, theirs in pairs if theirs]
-    if pairs:
-        print(f"one way: {statistics.median(mine for mine, _ in pairs) / 1e6:.0f} MB/s in a broadcast of {text_of(size)}, "
-              f"{spread([mine / theirs for mine, theirs in pairs])} of ucx_perftest's frames of 1 MiB")
-
-
 def main():
     if "--frames" in sys.argv[1:]:
         flags = [flag for flag in sys.argv[1:] if flag != "--frames"]
@@ -239,8 +212,6 @@ def main():
             libraries.append(tandem(hosts, args.build))
             libraries += start_peers(args.peers, hosts, Path(folder))
             compare(args, libraries[0], libraries[1:])
-            if "broadcast" in args.operations:
-                compare_streams(args, hosts, libraries[0])
         finally:
             for library in libraries:
                 library.end()

@@ -5,8 +5,7 @@
 // this host.
 // Contract: as CollectiveBackend's. All ranks of the host call the same operations with the same
 // sizes in the same order within a sequence, one at a time in each. Reductions belong to the
-// reductions' sequence, broadcasts and all-to-alls to the gathers' sequence; a gather may belong to
-// either.
+// reductions' sequence, all-to-alls to the gathers' sequence; a gather may belong to either.
 // Failure: PeerLost, which names a rank by its number among all ranks. A failure is permanent.
 #pragma once
 
@@ -48,7 +47,6 @@ class HostLevel : public HostWaits {
   virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual Task<> gather(Sequence sequence, Gather what) = 0;
   virtual Task<> reduce(Reduce what) = 0;
-  virtual Task<> broadcast(BroadcastArguments arguments) = 0;
   virtual Task<> all_to_all(AllToAllArguments arguments) = 0;
 
   /// Aborts because of `failed_rank`, on any host: every operation of the host's ranks fails at

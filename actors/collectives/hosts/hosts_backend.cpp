@@ -170,57 +170,6 @@ Task<> HostsBackend::keep_shard(Gathering* op) {
   }
 }
 
-// ---- broadcast: along the hosts in a circle, by the ranks with the root's local rank ----
-struct HostsBackend::Spreading {
-  BroadcastArguments a;
-  std::size_t piece_bytes;
-  std::uint32_t hops;  // from the root's host to this one
-  bool is_carrier;     // this rank talks to other hosts
-  Progress received;
-};
-
-Task<> HostsBackend::broadcast(BroadcastArguments a) {
-  TANDEM_CHECK_LT(a.root, world(), "the root is a rank");
-  Spreading op{.a = a,
-               .piece_bytes = options_.piece_bytes,
-               .hops = (host() + hosts() - a.root / local_world()) % hosts(),
-               .is_carrier = local_rank() == a.root % local_world()};
-  co_await run<Spreading, 3>(&op, {&HostsBackend::receive_spread, &HostsBackend::share_spread,
-                                   &HostsBackend::send_spread});
-}
-
-Task<> HostsBackend::receive_spread(Spreading* op) {
-  for (std::size_t begin = 0; begin < op->a.bytes; begin += op->piece_bytes) {
-    if (op->is_carrier && op->hops > 0) {
-      co_await receive(host_after(hosts() - 1), kMoves,
-                       {op->a.data.host() + begin, std::min(op->piece_bytes, op->a.bytes - begin)});
-    }
-    op->received.advance();
-  }
-}
-
-Task<> HostsBackend::share_spread(Spreading* op) {
-  std::size_t needed = 0;
-  for (std::size_t begin = 0; begin < op->a.bytes; begin += op->piece_bytes) {
-    co_await op->received.reach(++needed);
-    co_await local_.broadcast({.data = op->a.data + begin,
-                               .bytes = std::min(op->piece_bytes, op->a.bytes - begin),
-                               .root = op->a.root % local_world()});
-  }
-}
-
-Task<> HostsBackend::send_spread(Spreading* op) {
-  if (!op->is_carrier || op->hops + 1 == hosts()) {
-    co_return;
-  }
-  std::size_t needed = 0;
-  for (std::size_t begin = 0; begin < op->a.bytes; begin += op->piece_bytes) {
-    co_await op->received.reach(++needed);
-    co_await send(host_after(1), kMoves,
-                  {op->a.data.host() + begin, std::min(op->piece_bytes, op->a.bytes - begin)});
-  }
-}
-
 // ---- all-to-all: what a host's ranks have for one rank goes to it as one frame ----
 struct HostsBackend::Collecting {
   AllToAllArguments a;

@@ -10,7 +10,6 @@
 //                   (hosts_reductions.cpp). Hosts with one rank each send straight to the owners
 //                   (hosts_direct.cpp)
 //   all-to-all      pieces for one rank are collected on the host and sent as one frame
-//   broadcast       the bytes go from host to host, piece by piece
 //   exchange        there are log2(hosts) rounds, each with one frame to one host; then the ranks
 //                   of the host share the bytes
 // All are pipelines of stages: while one piece is on its way, the host works on another one.
@@ -65,7 +64,6 @@ class HostsBackend : public CollectiveBackend {
   Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
   Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
   Task<> exchange(ExchangeArguments arguments) override;
-  Task<> broadcast(BroadcastArguments arguments) override;
   Task<> all_to_all(AllToAllArguments arguments) override;
 
   void abort(std::string_view why) noexcept override { fail(rank(), why); }
@@ -80,7 +78,6 @@ class HostsBackend : public CollectiveBackend {
 
   // Operations under way, with the data that their stages share.
   struct Gathering;
-  struct Spreading;
   struct Collecting;
   struct Reduction;
   struct DirectReduction;
@@ -126,9 +123,6 @@ class HostsBackend : public CollectiveBackend {
   Task<> receive_shards(Gathering* op);
   Task<> share_shards(Gathering* op);
   Task<> keep_shard(Gathering* op);
-  Task<> receive_spread(Spreading* op);
-  Task<> share_spread(Spreading* op);
-  Task<> send_spread(Spreading* op);
   Task<> collect(Collecting* op);
   Task<> send_collected(Collecting* op);
   Task<> receive_collected(Collecting* op);

@@ -176,22 +176,6 @@ Task<> NcclBackend::all_gather(GatherArguments a) {
   co_await finish(comm);
 }
 
-Task<> NcclBackend::broadcast(BroadcastArguments a) {
-  TANDEM_CHECK_LT(a.root, world(), "the root is a rank");
-  CommStream* const comm = &comms_[kGathers];
-  ShmHeader header = header_for(ShmKind::kBroadcast, comm->operations++, a.bytes);
-  header.root = a.root;
-  const Busy busy(*this, kGathers, header);
-  if (a.bytes == 0 || world() == 1) {
-    co_return;
-  }
-  co_await launch(comm, [&a](const NcclApi& api, void* communicator, void* stream) {
-    return api.broadcast(a.data.memory(), a.data.memory(), a.bytes, NcclType::kBytes,
-                         static_cast<int>(a.root), communicator, stream);
-  });
-  co_await finish(comm);
-}
-
 Task<> NcclBackend::all_to_all(AllToAllArguments a) {
   CommStream* const comm = &comms_[kGathers];
   const Busy busy(*this, kGathers, header_for(ShmKind::kAllToAll, comm->operations++, a.bytes));

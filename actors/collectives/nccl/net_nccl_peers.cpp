@@ -188,7 +188,6 @@ void NetNcclPeers::write_decisions(Peer& peer) noexcept {
     const ShmHeader& of = launch->operation;
     const Turn turn{.comm = launch->comm,
                     .kind = static_cast<std::uint32_t>(of.kind),
-                    .root = of.root,
                     .types = of.types,
                     .number = of.number,
                     .phase = of.phase,
@@ -268,8 +267,7 @@ bool NetNcclPeers::take_decisions(const Frame& frame) {
     }
     host_.decide(handed_on_++, {.comm = turn.comm,
                                 .operation = {.kind = static_cast<ShmKind>(turn.kind),
-                                              .root = turn.root,
-                                              .types = turn.types,
+                                              .types = static_cast<std::uint32_t>(turn.types),
                                               .number = turn.number,
                                               .phase = turn.phase,
                                               .bytes = turn.bytes}});

@@ -57,8 +57,8 @@ class NetNcclPeers {
   enum class Kind : std::uint32_t { kDecisions, kBegun, kFailure, kLeaves };
   // The frames as they go over the net, without padding.
   struct Turn {
-    std::uint32_t comm, kind, root, types;
-    std::uint64_t number, phase, bytes;
+    std::uint32_t comm, kind;
+    std::uint64_t types, number, phase, bytes;
   };
   struct Frame {
     static constexpr std::size_t kTurns = 12;

@@ -128,26 +128,14 @@ Task<> ShmBackend::gather(Sequence sequence, Gather what) {
   co_await carry_out(&op);
 }
 
-Task<> ShmBackend::broadcast(BroadcastArguments a) {
-  TANDEM_CHECK_LT(a.root, world(), "the root is a rank");
-  Operation op{.header = header_for(ShmKind::kBroadcast, numbers_[kGathers]++, a.bytes),
-               .source = a.root == rank() ? a.data.host() : nullptr,
-               .part_bytes = a.bytes,
-               .total_bytes = a.bytes,
-               .into = a.data.host(),
-               .name = "broadcast"};
-  op.header.root = a.root;
-  co_await carry_out(&op);
-}
-
 Task<> ShmBackend::all_to_all(AllToAllArguments a) {
   const ShmHeader header = header_for(ShmKind::kAllToAll, numbers_[kGathers]++, a.bytes);
   if (a.bytes * world() <= kExchangeBytes) {
     const std::size_t mine = rank() * a.bytes;
     co_await exchange_payload(kGathers, {a.from.host(), a.bytes * world()}, header,
                               [a, mine](std::uint32_t from, const std::byte* payload) {
-                                std::memcpy(a.into.host() + from * a.bytes, payload + mine,
-                                            a.bytes);
+                                std::copy_n(payload + mine, a.bytes,
+                                            a.into.host() + from * a.bytes);
                               });
     co_return;
   }
@@ -279,11 +267,11 @@ Task<> ShmBackend::exchange_payload(std::size_t channel, std::span<const std::by
 
 // ---- one operation, step by step ----
 std::size_t ShmBackend::Operation::part_begin(std::uint32_t rank) const noexcept {
-  return header.kind == ShmKind::kBroadcast ? 0 : std::min(rank * part_bytes, total_bytes);
+  return std::min(rank * part_bytes, total_bytes);
 }
 
 std::size_t ShmBackend::Operation::part_length(std::uint32_t rank) const noexcept {
-  return gives(rank) ? std::min(part_bytes, total_bytes - part_begin(rank)) : 0;
+  return std::min(part_bytes, total_bytes - part_begin(rank));
 }
 
 std::size_t ShmBackend::Operation::given_bytes(std::uint32_t rank,
@@ -329,7 +317,7 @@ Task<> ShmBackend::begin(Operation* op) {
   op->first_step = steps_[op->channel];
   const std::size_t given = op->given_bytes(rank(), world());
   const std::byte* base = arena_->mapping().data();
-  if (op->source == nullptr || given == 0) {
+  if (given == 0) {
     op->header.offset = 0;
   } else if (arena_->mapping().contains(op->source, given)) {
     op->header.offset = static_cast<std::uint64_t>(op->source - base);
@@ -354,7 +342,7 @@ Task<> ShmBackend::begin(Operation* op) {
 void ShmBackend::check_operands(const Operation& op) {
   const std::size_t width = op.reduce != nullptr ? bytes_of(op.reduce->block_type) : 1;
   for (std::uint32_t peer = 0; peer < world(); ++peer) {
-    if (peer == rank() || !op.gives(peer)) {
+    if (peer == rank()) {
       continue;
     }
     const ShmHeader& header = sync_.header_of(peer, op.channel);

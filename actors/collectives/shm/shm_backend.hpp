@@ -70,7 +70,6 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
   Task<GradientNorm> reduce_scatter_add(ReduceArguments arguments) override;
   Task<GradientNorm> all_reduce_add(ReduceArguments arguments) override;
   Task<> exchange(ExchangeArguments arguments) override;
-  Task<> broadcast(BroadcastArguments arguments) override;
   Task<> all_to_all(AllToAllArguments arguments) override;
 
   void abort(std::string_view why) noexcept override;
@@ -97,7 +96,7 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
   struct Operation {
     std::size_t channel = kGathers;
     ShmHeader header;
-    const std::byte* source = nullptr;  // the bytes that this rank gives; null: none
+    const std::byte* source = nullptr;  // the bytes that this rank gives
     bool scatters = false;
     std::size_t part_bytes = 0;
     std::size_t total_bytes = 0;
@@ -116,9 +115,6 @@ class ShmBackend final : public CollectiveBackend, public HostLevel {
     std::size_t steps = 1;
     std::size_t step_bytes = 0;  // of each part
 
-    [[nodiscard]] bool gives(std::uint32_t rank) const noexcept {
-      return header.kind != ShmKind::kBroadcast || header.root == rank;
-    }
     [[nodiscard]] std::size_t part_begin(std::uint32_t rank) const noexcept;
     [[nodiscard]] std::size_t part_length(std::uint32_t rank) const noexcept;
     /// Returns the size of the memory in which the parts given by `rank` lie.

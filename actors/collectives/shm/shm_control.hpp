@@ -26,7 +26,6 @@ namespace tandem {
 enum class ShmKind : std::uint32_t {
   kNone,
   kAllGather,
-  kBroadcast,
   kAllToAll,
   kReduceScatter,
   kAllReduce,
@@ -36,7 +35,6 @@ enum class ShmKind : std::uint32_t {
 /// A rank's description of an operation, which the others compare with theirs.
 struct ShmHeader {
   ShmKind kind = ShmKind::kNone;
-  std::uint32_t root = 0;   // of a broadcast
   std::uint32_t types = 0;  // of a reduction: element type and mode
   std::uint32_t is_staged = 0;
   std::uint64_t number = 0;  // of the operation in its channel, as the caller counts
@@ -46,8 +44,8 @@ struct ShmHeader {
 
   /// Returns whether both describe the same operation. The operands may lie at different places.
   [[nodiscard]] bool agrees_with(const ShmHeader& other) const noexcept {
-    return kind == other.kind && root == other.root && types == other.types &&
-           number == other.number && phase == other.phase && bytes == other.bytes;
+    return kind == other.kind && types == other.types && number == other.number &&
+           phase == other.phase && bytes == other.bytes;
   }
 };
 

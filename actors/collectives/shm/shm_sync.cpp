@@ -18,8 +18,6 @@ const char* name_of(ShmKind kind) noexcept {
   switch (kind) {
     case ShmKind::kAllGather:
       return "all-gather";
-    case ShmKind::kBroadcast:
-      return "broadcast";
     case ShmKind::kAllToAll:
       return "all-to-all";
     case ShmKind::kReduceScatter:

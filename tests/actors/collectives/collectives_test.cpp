@@ -1,6 +1,5 @@
 #include "actors/collectives/collectives.hpp"
 
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -128,12 +127,9 @@ Task<> ask_for(CollectivesWorld* world, Request request, std::string name) {
 
 TEST(Collectives, EveryKindTakesANumberOfItsSequence) {
   CollectivesWorld world;
-  std::vector<std::byte> memory(64);
   world.scope.spawn("asker", &ask_for<AllToAll>, &world, AllToAll{1, {}}, std::string("pieces"));
   world.scope.spawn("asker", &ask_for<Exchange>, &world, Exchange{0, std::vector<std::byte>(8)},
                     std::string("words"));
-  world.scope.spawn("asker", &ask_for<Broadcast>, &world, Broadcast{2, {memory.data(), 64, 0}},
-                    std::string("cast"));
   world.reduce(2);
   settle_on(world);
   EXPECT_EQ(world.replies, (std::vector<std::string>{"words"}));
@@ -145,11 +141,10 @@ TEST(Collectives, EveryKindTakesANumberOfItsSequence) {
       },
       &world);
   settle_on(world);
-  EXPECT_EQ(world.backend.log,
-            (std::vector<std::string>{"exchange 8", "gather 0", "all-reduce 0", "all-to-all 0",
-                                      "reduce 1", "broadcast 64"}));
+  EXPECT_EQ(world.backend.log, (std::vector<std::string>{"exchange 8", "gather 0", "all-reduce 0",
+                                                         "all-to-all 0", "reduce 1"}));
   EXPECT_FALSE(world.backend.overlapped);
-  EXPECT_EQ(world.collectives.counters().gathers.operations, 3U);
+  EXPECT_EQ(world.collectives.counters().gathers.operations, 2U);
   EXPECT_EQ(world.collectives.counters().reductions.operations, 3U);
   EXPECT_EQ(world.collectives.counters().reductions.bytes, 8 + 512 * 4U);
 }
@@ -183,87 +178,6 @@ TEST(Collectives, AnErrorFailsEverythingHeldAndLater) {
   }
   ASSERT_EQ(world.scope.failures().size(), 1U);
   EXPECT_TRUE(world.scope.stop_requested());  // a collective's error ends the rank
-}
-
-TEST(SelfBackend, AGatherIsACopyOfTheShard) {
-  World world;
-  SelfBackend backend(world.pool);
-  std::vector<std::uint32_t> shard(1'000'003);
-  for (std::size_t i = 0; i < shard.size(); ++i) {
-    shard[i] = static_cast<std::uint32_t>(i * 2654435761U);
-  }
-  std::vector<std::uint32_t> block(shard.size() + 1, 42);
-  world.loop.run([](SelfBackend* b,
-                    GatherArguments arguments) -> Task<> { co_await b->all_gather(arguments); },
-                 &backend,
-                 GatherArguments{reinterpret_cast<std::byte*>(shard.data()),
-                                 reinterpret_cast<std::byte*>(block.data()), shard.size() * 4});
-  EXPECT_EQ(0, std::memcmp(shard.data(), block.data(), shard.size() * 4));
-  EXPECT_EQ(block.back(), 42U);
-}
-
-GradientNorm reduce_on(World& world, const ReduceArguments& arguments) {
-  SelfBackend backend(world.pool);
-  return world.loop.run(
-      [](SelfBackend* b, ReduceArguments a) -> Task<GradientNorm> {
-        co_return co_await b->reduce_scatter_add(a);
-      },
-      &backend, arguments);
-}
-
-TEST(SelfBackend, AReductionOverwritesThenAddsAndTakesTheNorm) {
-  World world;
-  const std::size_t n = 512 * 300;  // more than one chunk
-  std::vector<float> first(n);
-  std::vector<float> second(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    first[i] = static_cast<float>(i % 101) * 0.25F;
-    second[i] = static_cast<float>(i % 37) * -0.5F;
-  }
-  std::vector<float> accumulator(n, 1e9F);
-  ReduceArguments arguments{.block = reinterpret_cast<const std::byte*>(first.data()),
-                            .accumulator = accumulator.data(),
-                            .shard_elements = n};
-  GradientNorm norm = reduce_on(world, arguments);
-  EXPECT_EQ(accumulator, first);
-  EXPECT_EQ(norm.sum_of_squares, ExactSum());  // not asked for
-  arguments.block = reinterpret_cast<const std::byte*>(second.data());
-  arguments.mode = AccumulateMode::kAdd;
-  arguments.want_norm = true;
-  norm = reduce_on(world, arguments);
-  GradientNorm expected;
-  for (std::size_t i = 0; i < n; ++i) {
-    ASSERT_EQ(accumulator[i], first[i] + second[i]);
-  }
-  add_norm(accumulator.data(), DType::kF32, 0, n, expected);
-  EXPECT_EQ(norm.sum_of_squares, expected.sum_of_squares);
-}
-
-TEST(SelfBackend, A16BitAccumulatorHoldsTheSameGradient) {
-  World world;
-  const std::size_t n = 512 * 200;
-  std::vector<float> values(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    values[i] = static_cast<float>(i % 97) * 0.125F - 3;
-  }
-  for (const DType type : {DType::kBF16, DType::kF16}) {
-    std::vector<std::uint16_t> block(n);
-    cast(values.data(), DType::kF32, block.data(), type, 0, n);
-    std::vector<float> wide(n);
-    std::vector<std::uint16_t> narrow(n);
-    ReduceArguments arguments{.block = reinterpret_cast<const std::byte*>(block.data()),
-                              .block_type = type,
-                              .accumulator = wide.data(),
-                              .shard_elements = n,
-                              .want_norm = true};
-    const GradientNorm wide_norm = reduce_on(world, arguments);
-    arguments.accumulator = narrow.data();
-    arguments.accumulator_type = type;
-    const GradientNorm narrow_norm = reduce_on(world, arguments);
-    EXPECT_EQ(wide, values) << name_of(type) << " holds these values exactly";
-    EXPECT_EQ(narrow, block);
-    EXPECT_EQ(wide_norm.sum_of_squares, narrow_norm.sum_of_squares);
-  }
 }
 
 }  // namespace

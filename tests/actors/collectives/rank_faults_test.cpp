@@ -1,6 +1,6 @@
-// Errors of ranks when one of them dies, stands still, aborts, leaves or begins another operation:
-// in all operations every survivor ends, and names the rank at fault and its own operation. The
-// same holds over shared memory and by NCCL.
+// Errors of ranks when one of them dies or stands still: in all operations every survivor ends, and
+// names the rank at fault and its own operation. The same holds over shared memory and by NCCL. The
+// contract's tests have ranks that abort, leave, or begin another operation.
 #include <array>
 #include <csignal>
 #include <memory>
@@ -31,17 +31,15 @@ using ::testing::StartsWith;
 /// kShm: three processes over shared memory. kNccl: three ranks with GPUs, on the fakes of NCCL and
 /// CUDA, in virtual time.
 enum Way : unsigned char { kShm, kNccl };
-enum Fault : unsigned char { kDies, kStandsStill, kAborts, kLeaves };
+enum Fault : unsigned char { kDies, kStandsStill };
 constexpr const char* kWays[] = {"shm", "nccl"};
-constexpr const char* kFaults[] = {"dies", "stands_still", "aborts", "leaves"};
+constexpr const char* kFaults[] = {"dies", "stands_still"};
 
-/// The operations of three ranks: each does `good` operations of its kind; then the struck rank, if
-/// it is one of them, has the fault, and the others, like a rank that has aborted, begin one more.
+/// Three ranks do two operations of a kind; then one has the fault, and the others begin one more.
 struct Story {
-  std::array<std::size_t, 3> kinds;
-  int good = 0;
-  std::uint32_t struck = 3;
-  Fault fault = kDies;
+  std::size_t kind;
+  std::uint32_t struck;
+  Fault fault;
 };
 /// The error that a rank threw, and its exit code.
 struct Ending {
@@ -59,15 +57,11 @@ Endings over_shm(const Story& story) {
   for (options.rank = 0; options.rank < 3; ++options.rank) {
     ranks.push_back(std::make_unique<RankProcess>(options, [&](ShmRank& rank, int) {
       const Operands operands = operands_of(rank);
-      run(rank, operands, story.kinds[options.rank], story.good);
+      run(rank, operands, story.kind, 2);
       if (options.rank == story.struck) {
-        if (story.fault == kLeaves) {
-          return;
-        }
-        story.fault == kAborts ? rank.backend->abort("no more data")
-                               : void(::raise(story.fault == kDies ? SIGKILL : SIGSTOP));
+        (void)::raise(story.fault == kDies ? SIGKILL : SIGSTOP);
       }
-      run(rank, operands, story.kinds[options.rank], 1);
+      run(rank, operands, story.kind, 1);
     }));
   }
   Endings endings;
@@ -83,41 +77,33 @@ Endings over_shm(const Story& story) {
   return endings;
 }
 
-Task<> strike(NcclWorld* world, NcclRank* rank, Story story) {
-  if (story.fault == kAborts) {
-    rank->backend->abort("no more data");
-    co_await operate_times(rank, story.kinds[story.struck], 1);
-  } else if (story.fault != kStandsStill) {
+Task<> strike(NcclWorld* world, Story story) {
+  if (story.fault == kDies) {
     co_await sleep_for(100ms);
-    const char* why = story.fault == kDies ? "is gone: its process ended" : "has left";
-    world->peers.lose(story.struck, fmt::format("rank {} {}", story.struck, why));
+    world->peers.lose(story.struck,
+                      fmt::format("rank {} is gone: its process ended", story.struck));
   }
 }
 
 Endings by_nccl(const Story& story) {
   NcclWorld w(3);
   w.connect();
-  const auto number = [&](NcclRank& rank) {
-    return static_cast<std::uint32_t>(&rank - w.ranks.data());
-  };
-  w.run(
-      [&](NcclRank& rank) { return operate_times(&rank, story.kinds[number(rank)], story.good); });
+  w.run([&](NcclRank& rank) { return operate_times(&rank, story.kind, 2); });
   EXPECT_EQ(w.errors(), std::vector<std::string>(3));
   const TimePoint since = w.clock.now();
   w.run([&](NcclRank& rank) {
-    return number(rank) == story.struck ? strike(&w, &rank, story)
-                                        : operate_times(&rank, story.kinds[number(rank)], 1);
+    return &rank == &w.ranks[story.struck] ? strike(&w, story)
+                                           : operate_times(&rank, story.kind, 1);
   });
   Endings endings;
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     endings[rank] = {w.ranks[rank].error, w.ranks[rank].code};
-    if (story.struck < 3 && endings[rank].code != 0) {
-      const Duration limits[] = {100ms, 2s, 0s, 100ms};  // until the fault is known
+    if (endings[rank].code != 0) {
       EXPECT_EQ(w.ranks[rank].failed_rank, story.struck);
-      EXPECT_LE(w.ranks[rank].ended - since, limits[story.fault] + 20ms);
+      EXPECT_LE(w.ranks[rank].ended - since, (story.fault == kDies ? 100ms : 2s) + 20ms);
     }
   }
-  EXPECT_EQ(w.nccl.aborted(), story.struck == 3 || story.fault == kAborts ? 6 : 4);
+  EXPECT_EQ(w.nccl.aborted(), 4);
   return endings;
 }
 
@@ -131,20 +117,18 @@ std::string name_of_case(const ::testing::TestParamInfo<FaultCase>& info) {
 class RankFaults : public ::testing::TestWithParam<FaultCase> {};
 INSTANTIATE_TEST_SUITE_P(All, RankFaults,
                          ::testing::Combine(::testing::Values(kShm, kNccl),
-                                            ::testing::Values(kDies, kStandsStill, kAborts,
-                                                              kLeaves),
+                                            ::testing::Values(kDies, kStandsStill),
                                             ::testing::Values(0U, 1U, 2U)),
                          name_of_case);
 
 TEST_P(RankFaults, SurvivorsNameTheFailedRankAndTheirOperation) {
   const auto [way, fault, struck] = GetParam();
-  const char* says[] = {"is gone: its process ended; ", "did not arrive at ",
-                        "aborted: no more data; ", "has left; "};
+  const char* says[] = {"is gone: its process ended; ", "did not arrive at "};
   for (std::size_t kind = 0; kind < kOperations.size(); ++kind) {
     SCOPED_TRACE(kOperations[kind]);
-    const Endings endings = play(way, {{kind, kind, kind}, 2, struck, fault});
+    const Endings endings = play(way, {kind, struck, fault});
     for (std::uint32_t rank = 0; rank < 3; ++rank) {
-      if (rank != struck || fault == kAborts) {
+      if (rank != struck) {
         const std::string third = fmt::format("{} 2", kOperations[kind]);
         EXPECT_THAT(endings[rank].text, StartsWith(fmt::format("[collectives] rank {} {}{}", struck,
                                                                says[fault], third)));
@@ -153,18 +137,6 @@ TEST_P(RankFaults, SurvivorsNameTheFailedRankAndTheirOperation) {
         EXPECT_EQ(endings[rank].code, static_cast<int>(ExitCode::kPeer));
       }
     }
-  }
-}
-
-class RanksApart : public ::testing::TestWithParam<Way> {};
-INSTANTIATE_TEST_SUITE_P(All, RanksApart, ::testing::Values(kShm, kNccl),
-                         [](const auto& info) { return kWays[info.param]; });
-
-TEST_P(RanksApart, SayBothOperations) {
-  for (const Ending& ending : play(GetParam(), {{0, 0, 2}})) {
-    EXPECT_THAT(ending.text, HasSubstr("all-gather 0 of 4096 bytes"));
-    EXPECT_THAT(ending.text, HasSubstr("rank 2 is at all-to-all 0 of 4096 bytes"));
-    EXPECT_EQ(ending.code, static_cast<int>(ExitCode::kPeer));
   }
 }
 

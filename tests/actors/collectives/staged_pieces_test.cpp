@@ -1,5 +1,5 @@
-// Collectives on device memory, piece by piece: what overlaps, in which order, and an end to every
-// failure.
+// Collectives on device memory, piece by piece, beside tests/actors/collectives/contract: what
+// overlaps, in which order, what crosses no link, and an end to every failure.
 #include <cstring>
 #include <vector>
 
@@ -234,6 +234,35 @@ TEST(StagedBackend, WhatLiesOnTheHostIsTheInnerBackEnds) {
             1ms);
   EXPECT_EQ(w.inner->log, (std::vector<std::string>{"gather 0", "reduce 0"}));
   EXPECT_EQ(w.inner->gathers[0].block, block.data());
+}
+
+// On one rank: a shard on the device is copied there, and sums with an accumulator there are made
+// there.
+TEST(StagedBackend, WhatLiesOnTheDeviceCrossesNoLinkOnOneRank) {
+  ManualClock clock;
+  EventLoop loop({.name = "rank 0", .clock = &clock});
+  CpuPool pool(loop, {.threads = 1});
+  SimDevice device(loop, {});
+  StagedBackend staged(device, std::make_unique<SelfBackend>(pool), {.stage_bytes = kStage});
+  const std::size_t bytes = 512 * 67 * sizeof(float);
+  const DeviceBuffer first = device.allocate(bytes);
+  const DeviceBuffer second = device.allocate(bytes);
+  const Placed block(Place::kDevice, first.data());
+  const Placed into(Place::kDevice, second.data());
+  loop.run(
+      [](StagedBackend* s, Placed<std::byte> b, Placed<std::byte> i, std::size_t n) -> Task<> {
+        co_await s->all_gather({b, i, n});
+        co_await s->all_gather({b, b, n});
+        (void)co_await s->reduce_scatter_add({.block = b,
+                                              .accumulator = i,
+                                              .shard_elements = n / sizeof(float),
+                                              .mode = AccumulateMode::kAdd,
+                                              .want_norm = true});
+      },
+      &staged, block, into, bytes);
+  EXPECT_EQ(device.busy_s(SimEngines::Engine::kToHost), 0);
+  EXPECT_EQ(device.busy_s(SimEngines::Engine::kToDevice), 0);
+  EXPECT_GT(device.busy_s(SimEngines::Engine::kCompute), 0);
 }
 
 }  // namespace

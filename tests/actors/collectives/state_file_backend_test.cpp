@@ -84,27 +84,7 @@ struct FileWorld {
       return FileFault{.error_number = op.request.kind == kind && ++n == nth ? number : 0};
     });
   }
-  float* values() { return reinterpret_cast<float*>(block.data()); }
 };
-
-TEST(StateFileBackend, WhatWasReducedThereIsAddedToAndGathered) {
-  FileWorld world(/*straight=*/false);
-  for (std::size_t i = 0; i < kElements; ++i) {
-    world.values()[i] = static_cast<float>(i % 7);
-  }
-  (void)world.reduce(AccumulateMode::kOverwrite);
-  (void)world.reduce(AccumulateMode::kAdd);
-  std::memset(world.block.data(), 0, kBytes);
-  world.loop.run(
-      [](FileWorld* w) -> Task<> {
-        co_await w->backend->all_gather(
-            {.shard = w->accumulator(), .block = w->block.data(), .shard_bytes = kBytes});
-      },
-      &world);
-  for (std::size_t i = 0; i < kElements; ++i) {
-    ASSERT_EQ(world.values()[i], static_cast<float>(2 * (i % 7))) << i;
-  }
-}
 
 TEST(StateFileBackend, AFaultNamesWhatWasReadOrWritten) {
   for (const bool straight : {true, false}) {

@@ -102,7 +102,7 @@ TEST(Manifest, HasABlockAboutSlices) {
       {"\"save\": \"a", "\"save\": \""},
       {"\"slices\": {", "\"slices\": {\"more\": 1, "},
       {"\"slices\"", "\"slice\""},
-      {"\"name\":\"v\"", "\"name\":\"w\""},
+      {"\"name\": \"v\"", "\"name\": \"w\""},
       {"tandem checkpoint", "tandem slices"}};
   for (const auto& [from, to] : cases) {
     EXPECT_NE(error_of(changed(text, from, to)), "no error") << from << " -> " << to;

@@ -10,6 +10,7 @@
 #include "runtime/supervision/describe.hpp"
 #include "runtime/supervision/status_server.hpp"
 #include "runtime/supervision/watchdog.hpp"
+#include "runtime/util/build.hpp"
 
 namespace tandem {
 namespace {
@@ -92,7 +93,11 @@ struct Asking : Actor<Asking, Job> {
   Slow::AddressType child;
 };
 
+// The handler cannot go on, and so its loop cannot: LeakSanitizer sees that their memory is lost.
 TEST(Unwinding, LeavesAParentWhoseHandlerWaitsForItsChild) {
+  if (kAddressSanitizer) {
+    GTEST_SKIP() << "the handler's frame is leaked on purpose";
+  }
   expect_cause([] {
     EventLoop loop;
     Scope scope(loop);

@@ -55,11 +55,6 @@ class FakeBackend : public CollectiveBackend {
     }
   }
 
-  Task<> broadcast(BroadcastArguments arguments) override {
-    log.push_back("broadcast " + std::to_string(arguments.bytes));
-    co_await pass(gate_gathers, under_way_gathers);
-  }
-
   Task<> all_to_all(AllToAllArguments arguments) override {
     log.push_back("all-to-all " + std::to_string(arguments.bytes));
     co_await pass(gate_gathers, under_way_gathers);

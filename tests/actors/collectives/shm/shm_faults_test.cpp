@@ -1,5 +1,5 @@
 // Errors that only ranks over shared memory have when one of them is at fault, beside
-// tests/actors/collectives/rank_faults_test.cpp; and nothing is left behind.
+// tests/actors/collectives/rank_faults_test.cpp and the contract's; and nothing is left behind.
 #include <atomic>
 #include <csignal>
 #include <fstream>
@@ -38,13 +38,13 @@ TEST(ShmBackend, ADeadlineNamesRankOperationAndLimit) {
   const auto errors = run_ranks(2,
                                 [&over](ShmRank& rank) {
                                   const Operands operands = operands_of(rank);
-                                  run(rank, operands, 3, 5);
+                                  run(rank, operands, 2, 5);
                                   if (rank.backend->rank() == 1) {
                                     over.wait();  // there, but late
                                     return;
                                   }
                                   try {
-                                    run(rank, operands, 3, 1);
+                                    run(rank, operands, 2, 1);
                                   } catch (const PeerLost& lost) {
                                     EXPECT_EQ(lost.rank(), 1U);
                                     over.count_down();
@@ -64,7 +64,7 @@ TEST(ShmBackend, ARankThatWaitsForAnotherHostIsNotTheOneAtFault) {
                   const Operands operands = operands_of(rank);
                   if (rank.backend->rank() == 0) {
                     const std::shared_ptr<void> end(nullptr, [&](void*) { has_ended = true; });
-                    run(rank, operands, 3, 1);
+                    run(rank, operands, 2, 1);
                     return;
                   }
                   Awaited on_the_net;
@@ -90,7 +90,7 @@ std::unique_ptr<RankProcess> endless(ShmBackend::Options options) {
   return std::make_unique<RankProcess>(options, [](ShmRank& rank, int pipe) {
     const Operands operands = operands_of(rank);
     for (std::uint32_t round = 0;; ++round) {
-      run(rank, operands, round % 6, 1);
+      run(rank, operands, round % kOperations.size(), 1);
       if (round == 50) {
         (void)!::write(pipe, "x", 1);
       }
@@ -161,11 +161,11 @@ TEST(ShmBackend, ARankThatIsBusyIsNotTakenForAStoppedOne) {
   const auto errors = run_ranks(2,
                                 [](ShmRank& rank) {
                                   const Operands operands = operands_of(rank);
-                                  run(rank, operands, 3, 5);
+                                  run(rank, operands, 2, 5);
                                   if (rank.backend->rank() == 1) {
                                     std::this_thread::sleep_for(600ms);
                                   }
-                                  run(rank, operands, 3, 1);
+                                  run(rank, operands, 2, 1);
                                 },
                                 {.timeout = 20s, .heartbeat = 50ms});
   EXPECT_EQ(errors[0] + errors[1], "");
@@ -182,7 +182,7 @@ TEST(ShmBackend, AKillAtAnyMomentEndsEveryRank) {
       ranks.push_back(std::make_unique<RankProcess>(options, [&](ShmRank& rank, int pipe) {
         const Operands operands = operands_of(rank);
         for (std::uint32_t round = 0;; ++round) {
-          run(rank, operands, round % 6, 1);
+          run(rank, operands, round % kOperations.size(), 1);
           if (round == repetition) {
             (void)!::write(pipe, "x", 1);
           }
@@ -204,16 +204,20 @@ TEST(ShmBackend, AKillAtAnyMomentEndsEveryRank) {
   }
 }
 
-TEST(ShmBackend, RanksWithDifferentSizesSayBoth) {
-  const auto errors = run_ranks(2, [](ShmRank& rank) {
-    std::vector<std::byte> memory(3000);
-    const GatherArguments a{memory.data(), memory.data() + 1000, 100 + 28 * rank.backend->rank()};
-    rank.loop.run([](ShmBackend* b, GatherArguments g) -> Task<> { co_await b->all_gather(g); },
-                  rank.backend.get(), a);
-  });
-  for (const std::string& error : errors) {
-    EXPECT_THAT(error, HasSubstr("all-gather 0 of 100 bytes"));
-    EXPECT_THAT(error, HasSubstr("all-gather 0 of 128 bytes"));
+TEST(ShmBackend, NamesRanksAsAllHostsDo) {
+  for (const bool elsewhere : {true, false}) {
+    const auto errors = run_ranks(
+        2,
+        [&](ShmRank& rank) {
+          if (rank.backend->rank() == 1) {
+            elsewhere ? rank.backend->fail(2, "rank 2 is lost") : rank.backend->abort("no more");
+          }
+          rank.loop.run([](ShmBackend* backend) -> Task<> { co_await backend->exchange({}); },
+                        rank.backend.get());
+        },
+        {.first_rank = 4, .all_ranks = 8});
+    EXPECT_EQ(errors[0], fmt::format("[collectives] {}; exchange 0 cannot end on rank 4",
+                                     elsewhere ? "rank 2 is lost" : "rank 5 aborted: no more"));
   }
 }
 
