@@ -59,7 +59,7 @@ Config agreed_config(const InitializeArgs& arguments, Communicator& communicator
 CorePlan cores_of(const Config& config, const EngineOptions& options,
                   const Communicator& communicator) {
   const int sharers = communicator.cores_shared_by();
-  return CorePlan::of(CpuTopology::of_machine(options.device == DeviceKind::kCuda),
+  return CorePlan::of(topology_of_machine(options.device == DeviceKind::kCuda),
                       {.ranks = sharers,
                        .rank = communicator.place_on_cores(),
                        .accelerator = options.device == DeviceKind::kCuda,

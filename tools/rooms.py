@@ -29,7 +29,7 @@ MAY_INCLUDE = {
     "runtime": ["runtime/system", "runtime/util"],
     "runtime/io": ["runtime", "runtime/system", "runtime/util"],
     "runtime/supervision": ["runtime", "runtime/io", "runtime/system", "runtime/util"],
-    "runtime/device": ["runtime", "runtime/io", "runtime/util"],
+    "runtime/device": ["runtime", "runtime/io", "runtime/system", "runtime/util"],
     "runtime/sim": ["runtime", "runtime/io", "runtime/util"],
     "runtime/ucx": ["runtime", "runtime/io", "runtime/util"],
     "runtime/testing": ["runtime"],

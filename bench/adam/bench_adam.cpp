@@ -21,6 +21,7 @@
 #include <benchmark/benchmark.h>
 
 #include "actors/kernels/reduce.hpp"
+#include "actors/kernels/simd_target.hpp"
 #include "actors/kernels/update/optimizer_step.hpp"
 #include "actors/memory/arena.hpp"
 #include "bench/adam/ceiling.hpp"
@@ -38,6 +39,7 @@ constexpr double kClip = 1.0;
 
 std::size_t g_elements = 32'000'000;
 std::int64_t g_iterations = 0;
+int g_threads = 0;  // 0: one, and two
 
 /// Units of the usual size are kept, as their benchmarks may run in any order; of the others one
 /// lives at a time.
@@ -208,7 +210,7 @@ void add_pairs(Mix mix, int threads, std::size_t elements, std::size_t shift, bo
 }
 
 void register_all() {
-  for (const int threads : {1, 2}) {
+  for (const int threads : g_threads > 0 ? std::vector{g_threads} : std::vector{1, 2}) {
     for (const Mix mix : kMixes) {
       add_plain("ceiling", mix, threads, &Runner::ceiling);
       add_plain("adam", mix, threads, &Runner::kernel);
@@ -228,33 +230,19 @@ void register_all() {
   }
 }
 
-/// Takes our own flags out of the arguments.
-void parse_own_flags(int& argc, char** argv) {
-  if (const char* elements = take_flag(argc, argv, "--elements=")) {
-    g_elements = static_cast<std::size_t>(std::max(1e6, std::strtod(elements, nullptr)));
-  }
-  if (const char* iterations = take_flag(argc, argv, "--iterations=")) {
-    g_iterations = std::strtoll(iterations, nullptr, 10);
-  }
-}
-
 }  // namespace
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  tandem::bench::parse_own_flags(argc, argv);
-  std::string interleave = "--benchmark_enable_random_interleaving=true";
-  std::vector<char*> arguments(argv, argv + argc);
-  arguments.insert(arguments.begin() + 1, interleave.data());  // first, so that a given one wins
-  int count = static_cast<int>(arguments.size());
-  arguments.push_back(nullptr);
-  benchmark::Initialize(&count, arguments.data());
-  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) {
-    return 2;
-  }
-  tandem::bench::register_all();
-  tandem::bench::Reporter reporter;
-  benchmark::RunSpecifiedBenchmarks(&reporter);
-  benchmark::Shutdown();
-  return 0;
+  using namespace tandem::bench;
+  Suite suite(argc, argv, "CPU Adam: seconds per 1e9 parameters, for each layout of the state");
+  g_elements = static_cast<std::size_t>(suite.number(
+      "--elements", static_cast<std::int64_t>(g_elements), {.least = 1'000'000}, "of a unit"));
+  g_iterations = suite.number("--iterations", 0, {}, "of each benchmark; 0: as many as it takes");
+  g_threads = static_cast<int>(
+      suite.number("--threads", 0, {.most = 1024}, "of the pool; 0: one, and two"));
+  suite.begin({"--benchmark_enable_random_interleaving=true"});
+  Suite::add_context("simd", tandem::simd_target());
+  register_all();
+  return suite.run();
 }

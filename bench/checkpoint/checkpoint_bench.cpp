@@ -31,6 +31,7 @@
 #include "actors/memory/arena.hpp"
 #include "bench/program.hpp"
 #include "bench/step/shapes.hpp"
+#include "bench/torch_context.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
@@ -208,9 +209,11 @@ void run(benchmark::State& state, const Shape& shape) {
 int main(int argc, char** argv) {
   using namespace tandem::bench;
   tandem::reexec_with_tuned_env();
-  const char* asked = take_flag(argc, argv, "--folder=");
-  const std::filesystem::path parent =
-      asked != nullptr ? std::filesystem::path(asked) : std::filesystem::temp_directory_path();
+  Suite suite(argc, argv, "what a save that runs beside training costs its steps");
+  const std::filesystem::path parent = suite.text(
+      "--folder", std::filesystem::temp_directory_path(), "where the checkpoints are written");
+  suite.begin();
+  add_torch_context();
   folder = parent / fmt::format("bench_checkpoint-{}", ::getpid());
   for (const Shape& shape :
        {Shape{"qwen3_20m", qwen3_20m(), 8, 256, 4}, Shape{"qwen3_300m", qwen3_300m(), 4, 256, 2},
@@ -221,5 +224,5 @@ int main(int argc, char** argv) {
         ->Iterations(1)
         ->UseRealTime();
   }
-  return run_benchmarks(argc, argv);
+  return suite.run();
 }

@@ -21,6 +21,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "bench/program.hpp"
+#include "bench/torch_context.hpp"
 #include "engine/config/config.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
@@ -203,7 +204,11 @@ void register_all() {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
+  using namespace tandem::bench;
   tandem::reexec_with_tuned_env();
-  tandem::bench::register_all();
-  return tandem::bench::run_benchmarks(argc, argv);
+  Suite suite(argc, argv, "training steps of the CIFAR-10 models, dense and with experts");
+  suite.begin();
+  add_torch_context();
+  register_all();
+  return suite.run();
 }

@@ -19,6 +19,7 @@
 #include <fmt/format.h>
 
 #include "actors/kernels/reduce.hpp"
+#include "actors/kernels/simd_target.hpp"
 #include "bench/collectives/gloo.hpp"
 #include "bench/collectives/rank_team.hpp"
 #include "bench/program.hpp"
@@ -99,7 +100,11 @@ void register_all(Bench* bench) {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  tandem::bench::Bench bench;
-  tandem::bench::register_all(&bench);
-  return tandem::bench::run_benchmarks(argc, argv);
+  using namespace tandem::bench;
+  Suite suite(argc, argv, "all-gather and reduce-scatter through shared memory, beside Gloo");
+  suite.begin();
+  Suite::add_context("simd", tandem::simd_target());
+  Bench bench;
+  register_all(&bench);
+  return suite.run();
 }

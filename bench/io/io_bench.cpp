@@ -179,6 +179,9 @@ void add_all() {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
+  tandem::bench::Suite suite(argc, argv,
+                             "reading a file: io_uring and threads beside blocking calls");
+  suite.begin();
   tandem::add_all();
-  return tandem::bench::run_benchmarks(argc, argv);
+  return suite.run();
 }

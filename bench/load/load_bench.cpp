@@ -23,6 +23,7 @@
 #include "actors/memory/arena.hpp"
 #include "actors/storage/file.hpp"
 #include "bench/program.hpp"
+#include "bench/torch_context.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "models/io/checkpoint.hpp"
 #include "models/io/weights_writer.hpp"
@@ -189,11 +190,15 @@ void register_all(const fs::path& folder, double gb) {
 int main(int argc, char** argv) {
   using namespace tandem;
   return guarded_main([&] {
-    const char* folder = bench::take_flag(argc, argv, "--folder=");
-    const char* gb = bench::take_flag(argc, argv, "--gb=");
-    bench::register_all(folder != nullptr ? folder : std::filesystem::temp_directory_path(),
-                        gb != nullptr ? std::strtod(gb, nullptr) : 2.0);
-    const int code = bench::run_benchmarks(argc, argv);
+    bench::Suite suite(argc, argv,
+                       "a folder of weights on its way into memory, beside plain reads");
+    const std::string folder =
+        suite.text("--folder", std::filesystem::temp_directory_path(), "where the files are made");
+    const double gb = suite.real("--gb", 2, {.least = 0.001}, "size of the files");
+    suite.begin();
+    bench::add_torch_context();
+    bench::register_all(folder, gb);
+    const int code = suite.run();
     benchmark::ClearRegisteredBenchmarks();  // and with them the files
     return code;
   });

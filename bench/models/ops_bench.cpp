@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "bench/program.hpp"
+#include "bench/torch_context.hpp"
 #include "models/causal_lm.hpp"
 #include "models/kernels/attention/attention.hpp"
 #include "models/kernels/experts.hpp"
@@ -236,6 +237,10 @@ void register_all() {
 
 int main(int argc, char** argv) {
   tandem::reexec_with_tuned_env();
+  tandem::bench::Suite suite(argc, argv,
+                             "matmuls, attention and passes of a model without the engine");
+  suite.begin();
+  tandem::bench::add_torch_context();
   tandem::register_all();
-  return tandem::bench::run_benchmarks(argc, argv);
+  return suite.run();
 }

@@ -187,7 +187,7 @@ void bandwidth(benchmark::State& state, Rank* rank, std::size_t bytes) {
   }
 }
 
-int run(int argc, char** argv) {
+int run(const Suite& suite) {
   if (!ucx_support().usable) {
     fmt::print(stderr, "bench: no UCX: {}\n", ucx_support().what);
     return 0;
@@ -210,7 +210,7 @@ int run(int argc, char** argv) {
           ->UseManualTime()
           ->Iterations(5);
     }
-    code = run_benchmarks(argc, argv);
+    code = suite.run();
     rank.loop.run(&carry_out, &rank.net, &rank.memory, Order{});
   }
   ::waitpid(process, nullptr, 0);
@@ -221,11 +221,14 @@ int run(int argc, char** argv) {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  const char* rank = tandem::bench::take_flag(argc, argv, "--rank=");
-  const char* device = tandem::bench::take_flag(argc, argv, "--device=");
-  if (rank != nullptr && device != nullptr) {
-    return tandem::bench::run_collectives_rank(static_cast<std::uint32_t>(std::stoul(rank)),
-                                               device);
+  using namespace tandem::bench;
+  Suite suite(argc, argv, "frames between two processes over UCX's TCP, beside ucx_perftest");
+  const std::int64_t rank = suite.number("--rank", -1, {.least = -1, .most = 1},
+                                         "of two, as tools/bench/net.py starts them");
+  const std::string device = suite.text("--device", "", "with --rank: the network interface");
+  suite.begin();
+  if (rank >= 0 && !device.empty()) {
+    return run_collectives_rank(static_cast<std::uint32_t>(rank), device);
   }
-  return tandem::bench::run(argc, argv);
+  return run(suite);
 }

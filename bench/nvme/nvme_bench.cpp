@@ -103,10 +103,13 @@ void print_best() {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  const char* megabytes = tandem::bench::take_flag(argc, argv, "--state_mb=");
-  const auto size = static_cast<std::size_t>(megabytes != nullptr ? std::atoi(megabytes) : 256);
-  tandem::bench::register_all(size << 20);
-  const int code = tandem::bench::run_benchmarks(argc, argv);
-  tandem::bench::print_best();
+  using namespace tandem::bench;
+  Suite suite(argc, argv, "optimizer state on a disk: the best aio block, io_uring beside threads");
+  const auto megabytes = suite.number("--state_mb", 256, {.least = 1, .most = 1 << 20},
+                                      "size of the file, in $TANDEM_BENCH_DIR or /var/tmp");
+  suite.begin();
+  register_all(static_cast<std::size_t>(megabytes) << 20);
+  const int code = suite.run();
+  print_best();
   return code;
 }

@@ -16,8 +16,9 @@
 // misses/RATE/beside_MODE: a step under `full` when RATE of the verdicts are made to miss, over one
 // of MODE without, in turns, at t_Adam/t_GPU 0.75. control/ready_to_adam: from a reduced gradient
 // to the first chunk of its update (control.hpp), gradients back to back or 2 ms of compute apart.
-// --device=cuda, cpu: engine/... alone. t_GPU is then made of matmuls, whose time, like the link's,
-// is measured before and after each round (engines.hpp); the pool has all cores but one.
+// --device=cuda, cpu: engine/... and misses/... alone. t_GPU is then made of matmuls, whose time,
+// like the link's, is measured before and after each round (engines.hpp); the pool has all cores
+// but one.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -36,6 +37,7 @@
 #include "bench/overlap/layers.hpp"
 #include "bench/overlap/policies.hpp"
 #include "bench/program.hpp"
+#include "bench/torch_context.hpp"
 #include "engine/engine.hpp"
 #include "engine/tensors/device_choice.hpp"
 #include "engine/types/stopwatch.hpp"
@@ -125,15 +127,16 @@ double engine_step_s(Engine& engine, Where& where) {
   return steps.seconds / kStepsOfRound;
 }
 
+int matmuls_in(double seconds, double matmul_s) {
+  return std::max(1, static_cast<int>(std::lround(seconds / matmul_s)));
+}
+
 /// The same where layers last by matmuls: `step` gets what they and the link take.
 double matmul_step_s(Engine& engine, Bench* bench, Step& step, Where& where) {
   LayerTimes& times = *bench->times;
   const DevicePace before = pace_of(engine, bench->shape, times);
-  const auto matmuls_of = [&](double seconds) {
-    return std::max(1, static_cast<int>(std::lround(seconds / before.matmul_s)));
-  };
-  const int forward = matmuls_of(step.forward_s);
-  const int backward = matmuls_of(step.backward_s);
+  const int forward = matmuls_in(step.forward_s, before.matmul_s);
+  const int backward = matmuls_in(step.backward_s, before.matmul_s);
   times.forward_matmuls = forward;
   times.backward_matmuls = backward;
   const double step_s = engine_step_s(engine, where);
@@ -232,9 +235,19 @@ void run_misses(benchmark::State& state, Bench* bench, double rate, Overlap othe
   const Step step = step_of(*bench, warm_adam_s(*bench), kRatioOfMisses);
   bench->times->forward_s = step.forward_s;
   bench->times->backward_s = step.backward_s;
-  const auto missing =
-      timed_engine(bench->shape, bench->times, {.overlap = Overlap::kFull, .forced_misses = rate});
-  const auto beside = timed_engine(bench->shape, bench->times, {.overlap = other});
+  const auto engine_of = [bench](Overlap overlap, double forced_misses) {
+    return timed_engine(
+        bench->shape, bench->times,
+        {.device = bench->device, .overlap = overlap, .forced_misses = forced_misses});
+  };
+  const auto missing = engine_of(Overlap::kFull, rate);
+  const auto beside = engine_of(other, 0);
+  if (bench->device != DeviceKind::kSim) {  // layers last by matmuls
+    bench->times->backward_matmuls = 0;
+    const double matmul_s = pace_of(*missing, bench->shape, *bench->times).matmul_s;
+    bench->times->forward_matmuls = matmuls_in(step.forward_s, matmul_s);
+    bench->times->backward_matmuls = matmuls_in(step.backward_s, matmul_s);
+  }
   std::vector<double> ratios;
   StepsOf all;
   for (auto _ : state) {
@@ -287,6 +300,15 @@ void register_engines(Bench* bench) {
   }
 }
 
+void register_misses(Bench* bench) {
+  for (const double rate : {0.0, 0.05, 0.5}) {
+    for (const Overlap other : {Overlap::kFull, Overlap::kOffload}) {
+      add(fmt::format("misses/{}/beside_{}", rate, name_of(other)), kTurns,
+          [=](benchmark::State& state) { run_misses(state, bench, rate, other); });
+    }
+  }
+}
+
 void register_all(Bench* bench) {
   for (const double ratio : kRatios) {
     for (const bool is_serial : {true, false}) {
@@ -299,12 +321,7 @@ void register_all(Bench* bench) {
     add(fmt::format("default/{}", ratio), kRounds,
         [=](benchmark::State& state) { run_default(state, bench, ratio); });
   }
-  for (const double rate : {0.0, 0.05, 0.5}) {
-    for (const Overlap other : {Overlap::kFull, Overlap::kOffload}) {
-      add(fmt::format("misses/{}/beside_{}", rate, name_of(other)), kTurns,
-          [=](benchmark::State& state) { run_misses(state, bench, rate, other); });
-    }
-  }
+  register_misses(bench);
   add("control/ready_to_adam", 5,
       [](benchmark::State& state) { measure_control(state, 2000, Duration(0)); });
   add("control/ready_to_adam_every_2_ms", 5,
@@ -318,16 +335,20 @@ int main(int argc, char** argv) {
   using namespace tandem;
   reexec_with_tuned_env();
   return guarded_main([&] {
+    bench::Suite suite(argc, argv, "what each schedule hides, on a simulated device or a real one");
+    const std::string device =
+        suite.choice("--device", "sim", {"sim", "cuda", "cpu"}, "where the model computes");
+    suite.begin();
+    bench::add_torch_context();
     bench::Bench bench;
-    const char* device = bench::take_flag(argc, argv, "--device=");
-    require_one_of("--device", device != nullptr ? device : "sim", {"sim", "cuda", "cpu"});
-    if (device != nullptr && std::string_view(device) != "sim") {
+    if (device != "sim") {
       bench.device = choose_device(device);
       bench.shape.optimizer_threads = std::max(1, machine::usable_cpus() - 1);
       bench::register_engines(&bench);
+      bench::register_misses(&bench);
     } else {
       bench::register_all(&bench);
     }
-    return bench::run_benchmarks(argc, argv);
+    return suite.run();
   });
 }

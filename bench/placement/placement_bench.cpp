@@ -24,6 +24,7 @@
 
 #include "bench/overlap/engines.hpp"
 #include "bench/program.hpp"
+#include "bench/torch_context.hpp"
 #include "engine/engine.hpp"
 #include "engine/types/stopwatch.hpp"
 #include "trainer/program/reexec.hpp"
@@ -233,7 +234,11 @@ void register_all() {
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
+  using namespace tandem::bench;
   tandem::reexec_with_tuned_env();
-  tandem::bench::register_all();
-  return tandem::bench::run_benchmarks(argc, argv);
+  Suite suite(argc, argv, "plans of the placement solver beside the best of all");
+  suite.begin();
+  add_torch_context();
+  register_all();
+  return suite.run();
 }

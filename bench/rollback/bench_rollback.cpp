@@ -30,6 +30,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include "actors/kernels/simd_target.hpp"
 #include "actors/kernels/update/optimizer_step.hpp"
 #include "actors/kernels/update/state_memory.hpp"
 #include "bench/adam/layout_unit.hpp"
@@ -234,17 +235,16 @@ void register_all() {
   }
 }
 
-void parse_own_flags(int& argc, char** argv) {
-  if (const char* elements = take_flag(argc, argv, "--elements=")) {
-    g_elements = static_cast<std::size_t>(std::max(1e4, std::strtod(elements, nullptr)));
-  }
-}
-
 }  // namespace
 }  // namespace tandem::bench
 
 int main(int argc, char** argv) {
-  tandem::bench::parse_own_flags(argc, argv);
-  tandem::bench::register_all();
-  return tandem::bench::run_benchmarks(argc, argv);
+  using namespace tandem::bench;
+  Suite suite(argc, argv, "taking back an update that was done too early");
+  g_elements = static_cast<std::size_t>(suite.number(
+      "--elements", static_cast<std::int64_t>(g_elements), {.least = 10'000}, "of a unit"));
+  suite.begin();
+  Suite::add_context("simd", tandem::simd_target());
+  register_all();
+  return suite.run();
 }

@@ -60,31 +60,27 @@ class Reporter : public tandem::bench::Reporter {
 }  // namespace
 
 int main(int argc, char** argv) {
-  char** end = std::remove_if(argv, argv + argc,
-                              [](const char* arg) { return std::string(arg) == "--compare"; });
-  const bool compare = end != argv + argc;
-  argc = static_cast<int>(end - argv);
+  using namespace tandem::bench;
+  Suite suite(argc, argv, "messages, timers, tasks and awaits of the runtime");
+  const bool compare = suite.is_set("--compare", "runs Asio and CAF, too");
   const bool console = std::none_of(argv, argv + argc, [](const char* arg) {
     const std::string_view flag(arg);
     return flag.starts_with("--benchmark_format=") && !flag.ends_with("=console");
   });
-  tandem::bench::register_runtime();
-  tandem::bench::register_latency();
-  tandem::bench::register_stops();
+  suite.begin();
+  register_runtime();
+  register_latency();
+  register_stops();
   if (compare) {
-    tandem::bench::register_asio();
-    if (!tandem::bench::register_caf()) {
+    register_asio();
+    if (!register_caf()) {
       std::printf("[bench] CAF is absent: install libcaf-dev and build again to compare with it\n");
     }
   }
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
-    return 2;
-  }
-  Reporter reporter;
-  benchmark::RunSpecifiedBenchmarks(&reporter);
+  ::Reporter reporter;
+  const int code = suite.run(reporter);
   if (console) {
     reporter.print_table();
   }
-  return 0;
+  return code;
 }

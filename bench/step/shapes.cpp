@@ -1,5 +1,6 @@
 #include "bench/step/shapes.hpp"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 
 #include "models/causal_lm.hpp"
@@ -17,13 +18,20 @@ HfConfig qwen3_20m() {
                          "the 20M shape");
 }
 
-Model random_model(const HfConfig& config, std::uint64_t seed) {
-  Model model = make_causal_lm(config);
+Model random_model(const HfConfig& config, std::uint64_t seed, std::int64_t lora_rank) {
+  TrainedParts parts;
+  if (lora_rank > 0) {
+    parts.lora = {.rank = lora_rank,
+                  .alpha = 2 * static_cast<double>(lora_rank),
+                  .targets = {std::string(kAllLinear)}};
+  }
+  Model model = make_causal_lm(config, {}, seed, parts);
   model.source = random_weights(config, seed);
   return model;
 }
 
-Batch random_tokens(std::int64_t rows, std::int64_t length, std::int64_t vocabulary) {
+Batch random_tokens(std::int64_t rows, std::int64_t length, std::int64_t vocabulary,
+                    std::int64_t document_length) {
   const at::Tensor ids = at::empty({rows, length}, at::kLong);
   auto* data = ids.data_ptr<std::int64_t>();
   std::uint32_t state = 1;
@@ -31,7 +39,12 @@ Batch random_tokens(std::int64_t rows, std::int64_t length, std::int64_t vocabul
     state = 1664525U * state + 1013904223U;
     data[i] = static_cast<std::int64_t>(state >> 8) % vocabulary;
   }
-  return {ids, ids};
+  if (document_length == 0) {
+    return {ids, ids};
+  }
+  const at::Tensor positions =
+      at::arange(length, at::kLong).remainder(document_length).expand({rows, length}).contiguous();
+  return {.inputs = ids, .labels = ids.masked_fill(positions.eq(0), -100), .positions = positions};
 }
 
 }  // namespace tandem::bench

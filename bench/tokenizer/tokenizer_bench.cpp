@@ -125,20 +125,20 @@ void register_all(const Texts& texts, const std::vector<int>& threads) {
 int main(int argc, char** argv) {
   using namespace tandem;
   return guarded_main([&] {
-    const char* folder = bench::take_flag(argc, argv, "--tokenizer=");
-    const char* dataset = bench::take_flag(argc, argv, "--dataset=");
-    const char* threads = bench::take_flag(argc, argv, "--threads=");
     const std::filesystem::path demo = TANDEM_DEMO_DIR;
-    const bench::Texts texts =
-        bench::read_texts(folder != nullptr ? folder : demo,
-                          dataset != nullptr ? dataset : demo / "instructions.json");
-    std::vector<int> counts = {1};
-    if (threads != nullptr) {
-      counts = {std::max(1, std::atoi(threads))};
-    } else if (machine::usable_cpus() > 1) {
+    bench::Suite suite(argc, argv, "text to token ids, in MB/s on one thread and on all");
+    const std::string folder = suite.text("--tokenizer", demo, "folder of tokenizer.json");
+    const std::string dataset =
+        suite.text("--dataset", demo / "instructions.json", "instruction records");
+    const auto threads =
+        static_cast<int>(suite.number("--threads", 0, {.most = 1024}, "0: one, and all"));
+    suite.begin();
+    const bench::Texts texts = bench::read_texts(folder, dataset);
+    std::vector<int> counts = {std::max(1, threads)};
+    if (threads == 0 && machine::usable_cpus() > 1) {
       counts.push_back(machine::usable_cpus());
     }
     bench::register_all(texts, counts);
-    return bench::run_benchmarks(argc, argv);
+    return suite.run();
   });
 }

@@ -65,7 +65,8 @@ Accelerator::Accelerator(std::unique_ptr<SimDevice> device)
 Accelerator::Accelerator(EventLoop& loop, std::shared_ptr<Gpu> gpu)
     : gpu_(std::move(gpu)),
       device_(std::make_unique<CudaDevice>(
-          loop, *gpu_->api, CudaDevice::Options{.index = gpu_->index, .name = gpu_->name})),
+          loop, *gpu_->api,
+          CudaDevice::Options{.index = gpu_->index, .name = gpu_->name, .node = gpu_->node})),
       cuda_(static_cast<CudaDevice*>(device_.get())),
       compute_stream_(cuda_->adopt("compute", gpu_->compute->stream())),
       slab_(*gpu_->api) {}

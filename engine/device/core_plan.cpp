@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include "runtime/device/gpu_probe.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -125,6 +126,16 @@ void divide_apart(CorePlan& plan, std::span<const Core> cores, int limit, const 
 }
 
 }  // namespace
+
+CpuTopology topology_of_machine(bool accelerator) {
+  std::vector<std::string> addresses;
+  if (accelerator) {
+    for (const GpuInfo& gpu : gpus()) {
+      addresses.push_back(gpu.pci);
+    }
+  }
+  return CpuTopology::of_machine(addresses);
+}
 
 CorePlan CorePlan::of(const CpuTopology& topology, const CoreQuestion& question) {
   TANDEM_CHECK(!topology.cores.empty() && question.ranks >= 1 && question.rank < question.ranks,

@@ -17,6 +17,10 @@
 
 namespace tandem {
 
+/// Returns this machine's processors; if `accelerator`, with the nodes of the GPUs that this
+/// process may use, in CUDA's order.
+[[nodiscard]] CpuTopology topology_of_machine(bool accelerator);
+
 struct CoreQuestion {
   int ranks = 1;                 // that share the topology's cores
   int rank = 0;                  // of these

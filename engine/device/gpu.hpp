@@ -44,6 +44,7 @@ struct Gpu {
   int index = 0;     // of the GPUs that this process sees
   std::string name;  // "gpu 0 (NVIDIA H200)"
   std::string uuid;  // the same in every process that sees it
+  int node = -1;     // the NUMA node near it; -1: unknown
   std::shared_ptr<ComputeDevice> compute;
   const UpdateKernels* updates = nullptr;  // of optimizers
   const SumKernels* sums = nullptr;        // of gradients

@@ -159,11 +159,14 @@ ShadowBudget ShadowBudget::of(const EngineOptions& options, std::int64_t world_s
   if (options.inflight_buckets > 0) {
     return {.units = static_cast<std::size_t>(options.inflight_buckets), .bytes = SIZE_MAX};
   }
-  return {.units = SIZE_MAX, .bytes = share_of(machine::memory_available_bytes(), world_size)};
+  // It is not known what else the run takes, so a quarter.
+  return {.units = SIZE_MAX,
+          .bytes = machine::memory_available_bytes() / 4 / static_cast<std::uint64_t>(world_size)};
 }
 
-std::size_t ShadowBudget::share_of(std::uint64_t host_bytes, std::int64_t ranks) {
-  return host_bytes / 4 / static_cast<std::uint64_t>(ranks);
+std::int64_t ShadowBudget::room_of(std::int64_t memory_bytes, std::int64_t left_bytes) {
+  const std::int64_t little = std::min(memory_bytes / 4, left_bytes);
+  return std::max<std::int64_t>({0, little, left_bytes - memory_bytes / 10});
 }
 
 std::size_t RankSizes::device_bytes_of(std::size_t unit) const {
@@ -290,12 +293,13 @@ RankSizes RankSizes::of(const Model& model, const RankShape& shape, const Shardi
       sizes.device_base_bytes += pool.bytes();
     }
   }
-  // Shadows get a quarter of the device at most, as of the host, and nothing that is used
-  // otherwise.
+  // Shadows get nothing of the device that is used otherwise, and a quarter of it at most where no
+  // plan has counted the activations.
   const std::size_t used = std::min(shape.device_bytes, sizes.device_bytes());
-  const std::size_t room = shape.device_bytes == 0
-                               ? SIZE_MAX
-                               : std::min(shape.device_bytes / 4, shape.device_bytes - used);
+  const bool is_planned = shape.shadows.device_bytes != SIZE_MAX;
+  const std::size_t most = is_planned ? SIZE_MAX : shape.device_bytes / 4;
+  const std::size_t room =
+      shape.device_bytes == 0 ? SIZE_MAX : std::min(most, shape.device_bytes - used);
   sizes.shadows =
       shadows_of(model, shape, classes, sizes.units, std::min(room, shape.shadows.device_bytes));
   for (const std::size_t unit : sizes.shadows) {

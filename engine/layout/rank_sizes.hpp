@@ -34,8 +34,10 @@ struct ShadowBudget {
 
   /// Returns the budget of the options; if they leave it open, a rank's share of the free memory.
   static ShadowBudget of(const EngineOptions& options, std::int64_t world_size);
-  /// Returns the bytes of one of `ranks` ranks, which together have a quarter of `host_bytes`.
-  static std::size_t share_of(std::uint64_t host_bytes, std::int64_t ranks);
+  /// Returns the bytes that all shadows may have in a memory of which a run without them leaves
+  /// `left_bytes`: what is left less a tenth of the memory, which stays in reserve; and all that is
+  /// left where this is little, up to a quarter of the memory.
+  static std::int64_t room_of(std::int64_t memory_bytes, std::int64_t left_bytes);
 };
 
 /// The shape of a run, as far as sizes depend on it.

@@ -23,8 +23,9 @@ MemoryLimits MemoryLimits::of_machine(std::int64_t ranks_per_host, bool accelera
   if (accelerator) {
     std::int64_t least = 0;
     for (const GpuInfo& gpu : gpus()) {
-      const auto free = static_cast<std::int64_t>(gpu.free_bytes);
-      least = least == 0 ? free : std::min(least, free);
+      if (const auto free = static_cast<std::int64_t>(gpu.free_bytes); free > 0) {
+        least = least == 0 ? free : std::min(least, free);
+      }
     }
     if (least > 0) {
       limits.device = {least, "free on the accelerator"};
@@ -136,6 +137,31 @@ void choose_offload(const Model& model, PlanInput& input, const MemoryLimits& li
   input.shape.engine.activation_offload = boundary_share(std::min(least, most), segments);
 }
 
+namespace {
+
+/// Gives gathered units as many slots as the accelerator has room for beside all else, less a tenth
+/// of it, if the options leave their number open: a unit that stays gathered is copied there once a
+/// step instead of twice in each micro-step.
+void choose_slots(const Model& model, const MemoryLimits& limits, PlanInput& input,
+                  MemoryPlan& plan) {
+  if (!input.accelerator || !limits.device || input.shape.engine.gather_slots > 0 ||
+      plan.gather_slots == 0) {
+    return;
+  }
+  const std::int64_t reserve = limits.device->bytes / 10;
+  const std::int64_t left = limits.device->bytes - reserve - plan.total(MemoryKind::kDevice);
+  const std::int64_t slot = plan.of(MemoryPurpose::kGatherSlots, MemoryKind::kDevice) /
+                            static_cast<std::int64_t>(plan.gather_slots);
+  if (slot > 0 && left >= slot) {
+    const auto all = static_cast<std::int64_t>(model.units.size());
+    input.shape.engine.gather_slots =
+        static_cast<int>(std::min(all, static_cast<std::int64_t>(plan.gather_slots) + left / slot));
+    plan = plan_memory(model, input);
+  }
+}
+
+}  // namespace
+
 MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimits& limits) {
   const bool chosen = input.shadows_chosen && limits.host;
   if (chosen) {
@@ -151,14 +177,14 @@ MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimi
     }
   }
   if (chosen) {
-    const std::int64_t room =
-        std::min(limits.host->bytes / 4, limits.host->bytes - plan.host_total()) /
-        plan.ranks_per_host;
+    const auto room = [](std::int64_t memory, std::int64_t taken) {
+      return static_cast<std::size_t>(ShadowBudget::room_of(memory, memory - taken));
+    };
     input.shape.shadows = {.units = SIZE_MAX,
-                           .bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, room))};
+                           .bytes = room(limits.host->bytes, plan.host_total()) /
+                                    static_cast<std::size_t>(plan.ranks_per_host)};
     if (limits.device && input.has_device()) {
-      const std::int64_t there = limits.device->bytes - device_bytes(plan);
-      input.shape.shadows.device_bytes = static_cast<std::size_t>(std::max<std::int64_t>(0, there));
+      input.shape.shadows.device_bytes = room(limits.device->bytes, device_bytes(plan));
     }
     plan = plan_memory(model, input);
     if (limits.nvme && plan.of(MemoryPurpose::kShadows, MemoryKind::kNvme) > 0 &&
@@ -167,6 +193,7 @@ MemoryPlan plan_and_place(const Model& model, PlanInput& input, const MemoryLimi
       plan = plan_memory(model, input);
     }
   }
+  choose_slots(model, limits, input, plan);
   return plan;
 }
 

@@ -60,8 +60,10 @@ void choose_offload(const Model& model, PlanInput& input, const MemoryLimits& li
 
 /// Plans memory and places the optimizer's state: on the host as far as it fits, then on the
 /// accelerator from the first unit on (the first units' weights are needed soonest, so they gain
-/// most). If shadows are to be chosen, they get the remaining memory, at most a quarter of all.
-/// Boundaries are offloaded if that is to be chosen (choose_offload()).
+/// most). If shadows are to be chosen, they get the remaining memory less a reserve
+/// (ShadowBudget::room_of()).
+/// Boundaries are offloaded if that is to be chosen (choose_offload()). The accelerator's memory
+/// that is left then is for gather slots, if their number is to be chosen.
 [[nodiscard]] MemoryPlan plan_and_place(const Model& model, PlanInput& input,
                                         const MemoryLimits& limits);
 

@@ -22,20 +22,22 @@ double example_tflops(const FlopShape& shape, std::int64_t sequences, std::int64
   return (dense + attention) / kTera * static_cast<double>(sequences) / step_time_s;
 }
 
-double forward_flops(const SegmentShape& shape, std::int64_t sequences,
-                     std::int64_t length) noexcept {
+double forward_flops(const SegmentShape& shape, std::int64_t sequences, std::int64_t length,
+                     CountedKeys keys) noexcept {
   const double tokens = static_cast<double>(sequences) * static_cast<double>(length);
   const double dense = 2 * static_cast<double>(shape.weights) * tokens;
-  const std::int64_t keys =
-      shape.attention_window > 0 ? std::min(shape.attention_window, length) : length;
-  const double attention =
-      4 * static_cast<double>(shape.attention_width) * static_cast<double>(keys) * tokens;
+  const auto window = static_cast<double>(
+      shape.attention_window > 0 ? std::min(shape.attention_window, length) : length);
+  // Token t sees min(t + 1, window) keys.
+  const double seen = window - window * (window - 1) / (2 * static_cast<double>(length));
+  const double attention = 4 * static_cast<double>(shape.attention_width) *
+                           (keys == CountedKeys::kAll ? window : seen) * tokens;
   return dense + attention;
 }
 
 double backward_flops(const SegmentShape& shape, std::int64_t sequences, std::int64_t length,
-                      bool recomputes) noexcept {
-  return (recomputes ? 3 : 2) * forward_flops(shape, sequences, length);
+                      bool recomputes, CountedKeys keys) noexcept {
+  return (recomputes ? 3 : 2) * forward_flops(shape, sequences, length, keys);
 }
 
 std::int64_t multiplied_elements(const Model& model, std::size_t segment, std::size_t weight) {

@@ -28,15 +28,22 @@ struct SegmentShape {
   std::int64_t attention_window = 0;  // keys that a position sees; 0: all
 };
 
+/// The keys of a token that count in attention's operations.
+enum class CountedKeys : std::uint8_t {
+  kAll,   // of its row, or of the window: the convention of example_tflops()
+  kSeen,  // those that a causal mask leaves: what a device computes
+};
+
 /// Returns the operations of one segment's forward over `sequences` of `length` tokens: 2 per
-/// weight and token, and for attention 4 x width x length (the window, where that is less) per
-/// token (scores and their sums, not halved for causal masks, as in example_tflops).
+/// weight and token, and for attention 4 x width x keys per token (scores and their sums).
 [[nodiscard]] double forward_flops(const SegmentShape& shape, std::int64_t sequences,
-                                   std::int64_t length) noexcept;
+                                   std::int64_t length,
+                                   CountedKeys keys = CountedKeys::kAll) noexcept;
 /// Returns those of its backward: twice the forward, and the forward once more if activations are
 /// recomputed.
 [[nodiscard]] double backward_flops(const SegmentShape& shape, std::int64_t sequences,
-                                    std::int64_t length, bool recomputes) noexcept;
+                                    std::int64_t length, bool recomputes,
+                                    CountedKeys keys = CountedKeys::kAll) noexcept;
 
 /// Returns the elements of a segment's weights that a token is multiplied with, counted by their
 /// uses, idle ones included.

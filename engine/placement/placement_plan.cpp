@@ -44,8 +44,9 @@ PlacementSegment placement_segment(const Model& model, const PlanInput& input,
     return hardware.latency_s +
            flops / static_cast<double>(input.sharers) / hardware.compute_flops_per_s;
   };
-  segment.forward_s = seconds(forward_flops(shape, input.rows, input.length));
-  segment.backward_s = seconds(backward_flops(shape, input.rows, input.length, recomputes));
+  segment.forward_s = seconds(forward_flops(shape, input.rows, input.length, CountedKeys::kSeen));
+  segment.backward_s =
+      seconds(backward_flops(shape, input.rows, input.length, recomputes, CountedKeys::kSeen));
   return segment;
 }
 

@@ -41,7 +41,7 @@ struct Facts {
 
 /// Threads of one rank, with as many ranks on this host as the plan says.
 CorePlan cores_of(const Config& config, const EngineOptions& options, std::int64_t sharers) {
-  return CorePlan::of(CpuTopology::of_machine(options.device == DeviceKind::kCuda),
+  return CorePlan::of(topology_of_machine(options.device == DeviceKind::kCuda),
                       {.ranks = static_cast<int>(sharers),
                        .rank = 0,
                        .accelerator = options.device == DeviceKind::kCuda,
@@ -105,19 +105,26 @@ std::optional<MemoryLimit> limit_of(std::istream& text) {
   return limit.bytes < 0 ? std::nullopt : std::optional(limit);
 }
 
-/// ShadowBudget's bytes: where they are chosen, a rank's share of what the run may have of the
-/// host's memory, here or on the machine that the plan is for.
-std::size_t shadow_bytes_of(const PlanInput& input, const MemoryLimits& memory) {
+/// ShadowBudget's bytes: where they are chosen, a rank's share of what a run with all of its state
+/// on the host leaves there, here or on the machine that the plan is for; a quarter of the host's
+/// memory at least, since state may lie elsewhere.
+std::size_t shadow_bytes_of(const Model& model, const PlanInput& input,
+                            const MemoryLimits& memory) {
   const ShadowBudget& shadows = input.shape.shadows;
-  const bool chosen = shadows.units == SIZE_MAX;
-  return chosen && memory.host
-             ? ShadowBudget::share_of(static_cast<std::uint64_t>(memory.host->bytes),
-                                      input.ranks_per_host)
-             : shadows.bytes;
+  if (shadows.units != SIZE_MAX || !memory.host) {
+    return shadows.bytes;
+  }
+  PlanInput bare = input;
+  bare.shape.shadows = {};
+  const std::int64_t host_bytes = memory.host->bytes;
+  const std::int64_t left = host_bytes - plan_memory(model, bare).host_total();
+  return static_cast<std::size_t>(
+             ShadowBudget::room_of(host_bytes, std::max(left, host_bytes / 4))) /
+         static_cast<std::size_t>(input.ranks_per_host);
 }
 
-Facts facts_of(const Config& config, const EngineOptions& options, const RunLimits& limits,
-               const PlanInput& input, bool places, Communicator& ranks) {
+Facts facts_of(const Model& model, const Config& config, const EngineOptions& options,
+               const RunLimits& limits, const PlanInput& input, bool places, Communicator& ranks) {
   std::string text;
   if (ranks.rank() == 0) {
     MemoryLimits memory = MemoryLimits::of_machine(input.ranks_per_host, input.accelerator);
@@ -128,7 +135,7 @@ Facts facts_of(const Config& config, const EngineOptions& options, const RunLimi
     }
     memory.nvme = limits.memory.nvme ? limits.memory.nvme : memory.nvme;
     text = fmt::format("{} {}\n", limits.elsewhere ? 0 : machine::rss_bytes(),
-                       shadow_bytes_of(input, memory)) +
+                       shadow_bytes_of(model, input, memory)) +
            text_of(memory.host) + text_of(memory.device) + text_of(memory.nvme);
     if (places) {
       const int threads = cores_of(config, options, input.ranks_per_host).optimizer_threads;
@@ -265,9 +272,10 @@ std::optional<PlannedPlacement> solve(const Model& model, const Config& config,
                                                              : std::optional(std::move(planned));
 }
 
-/// The placements, into `input`; in words.
-std::string place(const Model& model, const Config& config, const EngineOptions& options,
-                  const Facts& facts, PlanInput& input) {
+/// The placements, into `input`; nothing where none fits.
+std::optional<PlannedPlacement> place(const Model& model, const Config& config,
+                                      const EngineOptions& options, const Facts& facts,
+                                      PlanInput& input) {
   std::optional<PlannedPlacement> planned = solve(model, config, options, facts, input);
   if (!planned && input.shadows_chosen) {
     // Second copies have what the placement leaves, so a run without them fits, too.
@@ -278,11 +286,10 @@ std::string place(const Model& model, const Config& config, const EngineOptions&
   input.shape.device_bytes = options.device == DeviceKind::kCuda && facts.memory.device
                                  ? static_cast<std::size_t>(facts.memory.device->bytes)
                                  : static_cast<std::size_t>(facts.device.memory_bytes);
-  if (!planned) {
-    return "none that fits";  // the search for a change that fits places anew
+  if (planned) {
+    input.shape.engine.placements = planned->placements;
   }
-  input.shape.engine.placements = planned->placements;
-  return planned->text(model);
+  return planned;
 }
 
 /// The run as a memory plan sees it, without what the machine decides.
@@ -344,7 +351,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
                        (options.placement == Placement::kNvme ||
                         (overflows_to_nvme(options) && options.device == DeviceKind::kCpu));
   const bool places = options.device != DeviceKind::kCpu && options.placements.empty() && !on_nvme;
-  Facts facts = facts_of(config, options, limits, input, places, ranks);
+  Facts facts = facts_of(model, config, options, limits, input, places, ranks);
   if (options.device == DeviceKind::kSim) {
     facts.memory.device = {static_cast<std::int64_t>(options.sim.memory_bytes),
                            "of the simulated device (--sim_spec memory=)"};
@@ -360,7 +367,11 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
 
   choose_offload(model, input, facts.memory);
   RunPlan plan{.options = options, .limits = facts.memory, .of_first_rank = ranks.rank() == 0};
-  plan.placement = places                ? place(model, config, options, facts, input)
+  const std::optional<PlannedPlacement> placed =
+      places ? place(model, config, options, facts, input) : std::nullopt;
+  plan.predicted_step_s = placed ? placed->step_s : 0;
+  plan.placement = placed                ? placed->text(model)
+                   : places              ? "none that fits"  // the search for a change places anew
                    : wants_nvme(options) ? placements_text(model, input.shape.engine.placements)
                    : options.device == DeviceKind::kCpu
                        ? "all on the host: the CPU computes"
@@ -371,6 +382,7 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
         model, input, PlacementHardware::of(facts.device, facts.host_updates), options.overlap);
     problem.speeds.disk = disk_speed(options, limits, input, ranks);
     if (const auto step_s = spill_to_nvme(model, problem, facts.memory.host->bytes, input)) {
+      plan.predicted_step_s = *step_s;
       plan.placement =
           fmt::format("{}; a step of {:.1f} ms predicted",
                       placements_text(model, input.shape.engine.placements), 1e3 * *step_s);
@@ -390,6 +402,9 @@ RunPlan plan_run(const Model& model, const Config& config, const EngineOptions& 
     require_limits(cores_of(config, options, input.ranks_per_host), options);
   }
   plan.options.placements = input.shape.engine.placements;
+  if (input.accelerator) {
+    plan.options.gather_slots = static_cast<int>(plan.memory().gather_slots);
+  }
   if (input.shadows_chosen) {
     plan.options.units_ahead = plan.memory().shadows;
     plan.options.speculate = plan.memory().shadows.empty() ? Speculate::kOff : options.speculate;

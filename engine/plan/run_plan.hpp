@@ -60,6 +60,7 @@ struct RunPlan {
   std::string placement;   // "all on the host: the CPU computes", "blocks 0-3 on the device; ..."
   std::string nvme;        // traffic_text(), of the first rank; empty: nothing lies there
   std::string boundaries;  // activation_offload_text(); empty: all stay
+  double predicted_step_s = 0;  // by the placement's model; 0: nothing was to be placed
   bool of_first_rank = true;
 
   [[nodiscard]] const MemoryPlan& memory() const noexcept { return report.plan; }

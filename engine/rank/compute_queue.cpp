@@ -117,8 +117,9 @@ SegmentTime ComputeQueue::time_of(std::size_t segment, Phase phase, const BatchE
   const SegmentShape shape = segment_shape(model_, segment);
   // The last segment's graph is kept: nothing of it is computed twice.
   const bool recomputes = recomputes_ && segment + 1 < model_.segments.size();
-  const double of_rows = is_backward ? backward_flops(shape, batch.rows, batch.length, recomputes)
-                                     : forward_flops(shape, batch.rows, batch.length);
+  const double of_rows =
+      is_backward ? backward_flops(shape, batch.rows, batch.length, recomputes, CountedKeys::kSeen)
+                  : forward_flops(shape, batch.rows, batch.length, CountedKeys::kSeen);
   return {accelerator_->seconds_of(of_rows * batch.share), inputs_there, device_time_};
 }
 

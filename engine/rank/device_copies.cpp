@@ -4,7 +4,14 @@
 #include <cstring>
 #include <vector>
 
+#include "runtime/util/round_up.hpp"
+
 namespace tandem {
+
+std::size_t DeviceCopies::stage_bytes(std::size_t largest) noexcept {
+  constexpr std::size_t kLeast = std::size_t{64} << 10;
+  return std::clamp(round_up(2 * largest, kLeast), kLeast, kStageBytes);
+}
 
 Task<DeviceCopies::Turn> DeviceCopies::turn() {
   while (in_use_) {
@@ -70,7 +77,7 @@ Task<> DeviceCopies::within_device(Placed<std::byte> to, Placed<const std::byte>
 }
 
 Task<> DeviceCopies::clear(Placed<std::byte> memory, std::size_t bytes) {
-  std::size_t cleared = std::min(bytes, kStageBytes / 2);
+  std::size_t cleared = std::min(bytes, std::size_t{1} << 20);
   const std::vector<std::byte> zeros(cleared);
   co_await to_device(memory, zeros);
   while (cleared < bytes) {  // twice as many each time

@@ -22,7 +22,9 @@ namespace tandem {
 
 class DeviceCopies {
  public:
-  static constexpr std::size_t kStageBytes = std::size_t{2} << 20;  // of both halves
+  static constexpr std::size_t kStageBytes = std::size_t{64} << 20;  // at most, of both halves
+  /// Returns the bytes of a stage for copies of at most `largest` bytes.
+  [[nodiscard]] static std::size_t stage_bytes(std::size_t largest) noexcept;
 
   /// `stage` outlives this object; empty: the device can access all host memory.
   DeviceCopies(Device& device, std::span<std::byte> stage)

@@ -15,8 +15,9 @@ namespace tandem {
 
 namespace {
 
-// Slices of updates that copy nothing: short beside a unit, long beside a kernel's latency.
-constexpr std::size_t kResidentSliceChunks = 16;
+// Slices of updates that copy nothing: 33 M elements, 0.3 ms of an H100, so that the host awaits
+// few.
+constexpr std::size_t kResidentSliceChunks = 256;
 
 /// "AdamW", "SGD".
 std::string optimizer_name(const UpdateConfig& update) {

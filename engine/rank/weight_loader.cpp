@@ -24,11 +24,14 @@ WeightLoader::WeightLoader(const RankLayout& layout, const RankMemory& memory,
   if (accelerator == nullptr || !layout.updates_on_device()) {
     return;
   }
-  copies_.emplace(
-      accelerator->device(),
-      accelerator->is_simulated()
-          ? std::span<std::byte>()
-          : std::span(accelerator->pinned(DeviceCopies::kStageBytes), DeviceCopies::kStageBytes));
+  std::size_t largest = 0;
+  for (const UnitSizes& unit : layout_.sizes.units) {
+    largest = std::max({largest, unit.state.total(), unit.weights});
+  }
+  const std::size_t bytes = DeviceCopies::stage_bytes(largest);
+  copies_.emplace(accelerator->device(), accelerator->is_simulated()
+                                             ? std::span<std::byte>()
+                                             : std::span(accelerator->pinned(bytes), bytes));
 }
 
 Task<> WeightLoader::load() {

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include <ATen/ops/mm.h>
-#include <ATen/ops/ones.h>
 
+#include "engine/tensors/gpu_bandwidths.hpp"
 #include "engine/types/stopwatch.hpp"
 
 namespace tandem {
@@ -23,14 +23,13 @@ Task<double> matmul_tflops(TensorRank* rank, at::ScalarType scalar_type, MatmulO
   const std::int64_t side = on_gpu ? 8192 : 1024;
   constexpr int kRounds = 8;
   constexpr double kEnoughS = 0.5;  // some processors have no matmuls of 16 bits: seconds each
-  const auto type = at::TensorOptions().dtype(scalar_type);
   double best_s = 1e9;
   const Stopwatch all;
   for (int round = 0; round < kRounds && (round == 0 || all.elapsed_s() < kEnoughS); ++round) {
     const auto a = std::make_shared<at::Tensor>();
     const auto c = std::make_shared<at::Tensor>();
-    co_await queue.run("a matmul to measure with", [a, c, side, type, at = rank->device()] {
-      *a = at::ones({side, side}, type.device(at));
+    co_await queue.run("a matmul to measure with", [a, c, side, scalar_type, at = rank->device()] {
+      *a = mixed_operand(side, scalar_type, at);
       *c = at::zeros_like(*a);
     });
     if (const auto ready = queue.in_use({})) {

@@ -270,6 +270,9 @@ Task<Batch> TensorRank::upload(Batch batch) {
     co_await stage.left->wait();
   }
   const auto copy = [this, &batch, &stage] {
+    if (batch.inputs.is_cpu()) {
+      tensors_.runner->check_values(batch);
+    }
     std::span<std::byte> room = stage.memory;
     const auto there_of = [&](const at::Tensor& tensor) {
       at::Tensor there = uploaded(tensor, room, device(), accelerator_->compute());

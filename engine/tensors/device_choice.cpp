@@ -6,6 +6,7 @@
 #include "engine/tensors/gpu_bandwidths.hpp"
 #include "engine/tensors/torch_cuda.hpp"
 #include "runtime/device/gpu_probe.hpp"
+#include "runtime/system/topology.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -52,16 +53,18 @@ std::shared_ptr<Gpu> open_gpu(int local_rank) {
   (void)choose_device("cuda");
   const int index = local_rank % static_cast<int>(all.size());
   const GpuInfo& info = all[static_cast<std::size_t>(index)];
-  return std::make_shared<Gpu>(Gpu{.api = &CudaApi::load(),
-                                   .index = index,
-                                   .name = fmt::format("gpu {} ({})", index, info.name),
-                                   .uuid = info.uuid,
-                                   .compute = torch_cuda_device(index),
-                                   .updates = &UpdateKernels::load(),
-                                   .sums = &SumKernels::load(),
-                                   .measure = [](const Gpu& gpu, const UpdateKernel& kernel) {
-                                     return gpu_spec(gpu, kernel, BandwidthCache::of_user());
-                                   }});
+  return std::make_shared<Gpu>(
+      Gpu{.api = &CudaApi::load(),
+          .index = index,
+          .name = fmt::format("gpu {} ({})", index, info.name),
+          .uuid = info.uuid,
+          .node = CpuTopology::of_machine({&info.pci, 1}).accelerator_nodes.front(),
+          .compute = torch_cuda_device(index),
+          .updates = &UpdateKernels::load(),
+          .sums = &SumKernels::load(),
+          .measure = [](const Gpu& gpu, const UpdateKernel& kernel) {
+            return gpu_spec(gpu, kernel, BandwidthCache::of_user());
+          }});
 }
 
 EngineOptions with_gpu(EngineOptions options) {

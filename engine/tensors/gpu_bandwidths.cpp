@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/mm.h>
-#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 
 #include "actors/kernels/update/state_memory.hpp"
@@ -91,9 +91,7 @@ class Measurement {
         &lane, gpu_.compute.get());
     const std::int64_t side = probe_.matmul_side;
     on_lane([a, side, at = device_of_tensors(gpu_.compute.get()),
-             type = scalar_type_of(kernel_.weight)] {
-      *a = at::ones({side, side}, at::TensorOptions().dtype(type).device(at));
-    });
+             type = scalar_type_of(kernel_.weight)] { *a = mixed_operand(side, type, at); });
     const double seconds = best_s(compute_, [&] { on_lane([a] { (void)at::mm(*a, *a); }); });
     on_lane([a] { *a = at::Tensor(); });
     wait(compute_);
@@ -135,6 +133,15 @@ class Measurement {
 
 }  // namespace
 
+at::Tensor mixed_operand(std::int64_t side, at::ScalarType type, at::Device device) {
+  constexpr double kStep = 1.7;  // radians, no simple part of a turn
+  return at::arange(side * side, at::TensorOptions().dtype(at::kFloat).device(device))
+      .mul_(kStep)
+      .sin_()
+      .to(type)
+      .view({side, side});
+}
+
 SimSpec measure_gpu(const Gpu& gpu, const UpdateKernel& kernel, const GpuProbe& probe) {
   return gpu_spec(gpu, kernel, BandwidthCache(""), probe);
 }
@@ -152,7 +159,7 @@ SimSpec gpu_spec(const Gpu& gpu, const UpdateKernel& kernel, const BandwidthCach
   spec.memory_bytes_per_s = cache.get(fmt::format("{}, its own {}", where, cache_key(kernel)),
                                       [&] { return measurement.updates(); });
   spec.compute_flops_per_s =
-      cache.get(fmt::format("{}, matmuls in {}", where, name_of(kernel.weight)),
+      cache.get(fmt::format("{}, matmuls of mixed values in {}", where, name_of(kernel.weight)),
                 [&] { return measurement.matmuls(); });
   return spec;
 }

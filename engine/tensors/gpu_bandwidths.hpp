@@ -11,6 +11,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <ATen/core/Tensor.h>
+
 #include "engine/device/gpu.hpp"
 #include "engine/placement/bandwidths.hpp"
 #include "engine/types/sim_spec.hpp"
@@ -31,5 +33,10 @@ struct GpuProbe {
 /// Returns the description from `cache` (usually the user's file), or measures it.
 [[nodiscard]] SimSpec gpu_spec(const Gpu& gpu, const UpdateKernel& kernel,
                                const BandwidthCache& cache, const GpuProbe& probe = {});
+
+/// Returns [side, side] with values between -1 and 1 that differ, the same in each call: a matmul
+/// to measure takes it, because a GPU multiplies equal values with less power, and so at a higher
+/// clock than in training. Compute lane.
+[[nodiscard]] at::Tensor mixed_operand(std::int64_t side, at::ScalarType type, at::Device device);
 
 }  // namespace tandem

@@ -124,6 +124,10 @@ class Segment {
   /// HeadOutput::kLogits the logits fp32 [B, T, V], [B, 1, V] with a memory. It must not keep
   /// references to weights or context after its backward.
   virtual at::Tensor forward(const SegmentContext& context, const at::Tensor& input) const = 0;
+  /// Throws user_error for a value of the batch, in host memory, that forward() would look up
+  /// outside of a table. Called before the batch goes to a GPU, whose kernels would fault: then the
+  /// process cannot use it any more. On the CPU forward() has to find such a value itself.
+  virtual void check_values(const Batch& batch) const { (void)batch; }
 };
 
 /// ATen's name of a type.

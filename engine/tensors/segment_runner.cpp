@@ -99,6 +99,12 @@ SegmentRunner::Activations SegmentRunner::start(bool looks) const {
           .looks = looks};
 }
 
+void SegmentRunner::check_values(const Batch& batch) const {
+  for (const SegmentSpec& segment : model_.segments) {
+    segment.run->check_values(batch);
+  }
+}
+
 TokenTiles SegmentRunner::blocks_of(const Batch& batch) const {
   return sharing_.blocks == 0 || batch.part.count == 0
              ? TokenTiles()

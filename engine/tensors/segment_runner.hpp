@@ -42,6 +42,10 @@ class SegmentRunner {
 
   [[nodiscard]] Activations start(bool looks = false) const;
 
+  /// Throws user_error for a value of the batch that a segment would look up outside of a table.
+  /// The batch lies in host memory. Any thread.
+  void check_values(const Batch& batch) const;
+
   /// Runs segment `s` on the output of segment s-1. The segment's units are bound.
   void forward(std::size_t s, const Batch& batch, Activations& activations) const;
   /// The scalar loss after the last segment's forward.

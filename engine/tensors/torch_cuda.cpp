@@ -33,6 +33,8 @@ std::filesystem::path torch_folder() {
 std::string open_cuda_part() {
   // One workspace of cuBLAS for each stream makes its sums the same in every run.
   (void)::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  // A plan fills the device: what other sizes leave in between must be of use to later ones.
+  (void)::setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", 0);
   const std::filesystem::path library = torch_folder() / "libtorch_cuda.so";
   if (::dlopen(library.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     const char* why = ::dlerror();
@@ -54,7 +56,8 @@ class TorchCuda final : public ComputeDevice {
   explicit TorchCuda(int index)
       : device_(at::kCUDA, static_cast<c10::DeviceIndex>(index)),
         guard_(at::kCUDA),
-        stream_(guard_.getStreamFromGlobalPool(device_, false)) {
+        // Above the updates, which have the lowest priority; collectives have the highest.
+        stream_(guard_.getStreamFromGlobalPool(device_, /*isHighPriority=*/true)) {
     c10::getDeviceAllocator(device_.type())->resetPeakStats(device_.index());
   }
   // ATen keeps freed blocks by their stream, and gives them back only when a request of its own

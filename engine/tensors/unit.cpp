@@ -34,6 +34,9 @@ at::Tensor FlatBlock::view(std::int64_t begin, const std::vector<std::int64_t>& 
 
 void FlatBlock::bind(std::byte* data) {
   TANDEM_CHECK(data != nullptr, "bind() needs memory; unbind() is the way to take it away");
+  // A GPU's matmul may be another one for operands that are aligned otherwise, with other bits.
+  TANDEM_CHECK(!device_.is_cuda() || reinterpret_cast<std::uintptr_t>(data) % 256 == 0,
+               "a unit's tensors are aligned alike in every slot");
   if (data != data_) {
     point_at(flat_, device_, data, bytes_);
     data_ = data;

@@ -83,7 +83,7 @@ struct EngineOptions {
   Overlap overlap = Overlap::kFull;
   Speculate speculate = Speculate::kAuto;
   // Number of units that may be updated before the verdict, each with a shadow; 0: as many as fit
-  // in a quarter of the free memory.
+  // in the memory that the run leaves free, less a reserve.
   int inflight_buckets = 0;
   // The units that may be so updated, if the plan has chosen them; absent: those whose gradients
   // come first.

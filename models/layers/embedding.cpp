@@ -92,9 +92,13 @@ std::int64_t longest_of(const at::Tensor& places, std::int64_t length) {
   return most.item<std::int64_t>() + 1;
 }
 
-void check_tokens(const at::Tensor& tokens, std::int64_t entries) {
-  const auto* ids = static_cast<const std::int64_t*>(tokens.const_data_ptr());
-  for (std::int64_t i = 0; i < tokens.numel(); ++i) {
+}  // namespace
+
+void check_embedded(const at::Tensor& tokens, std::int64_t entries, std::int64_t positions,
+                    std::int64_t begin, const at::Tensor& places) {
+  const at::Tensor contiguous = tokens.contiguous();
+  const auto* ids = static_cast<const std::int64_t*>(contiguous.const_data_ptr());
+  for (std::int64_t i = 0; i < contiguous.numel(); ++i) {
     if (ids[i] < 0 || ids[i] >= entries) {
       throw user_error("model",
                        "token id {} is outside the vocabulary of {}; the tokenizer does "
@@ -102,9 +106,14 @@ void check_tokens(const at::Tensor& tokens, std::int64_t entries) {
                        ids[i], entries);
     }
   }
+  const std::int64_t longest = positions > 0 ? longest_of(places, begin + tokens.size(1)) : 0;
+  if (longest > positions) {
+    throw user_error("model",
+                     "a sequence of {} tokens, the model has {} positions; lower "
+                     "--max_length",
+                     longest, positions);
+  }
 }
-
-}  // namespace
 
 at::Tensor embedding(const at::Tensor& tokens, Weight& table, Weight* positions,
                      std::optional<std::int64_t> padding, std::int64_t begin, float scale,
@@ -112,16 +121,8 @@ at::Tensor embedding(const at::Tensor& tokens, Weight& table, Weight* positions,
   TANDEM_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
                "token ids are int64 [B, T]");
   const at::Tensor ids = tokens.contiguous();
-  check_tokens(ids, table.value.size(0));
-  if (positions != nullptr) {
-    const std::int64_t longest = longest_of(places, begin + ids.size(1));
-    if (longest > positions->value.size(0)) {
-      throw user_error("model",
-                       "a sequence of {} tokens, the model has {} positions; lower "
-                       "--max_length",
-                       longest, positions->value.size(0));
-    }
-  }
+  check_embedded(ids, table.value.size(0), positions == nullptr ? 0 : positions->value.size(0),
+                 begin, places);
   return run_fused(c10::make_intrusive<Embedding>(
                        ids, table, positions, padding.value_or(-1), begin, scale,
                        places.defined() ? places.contiguous() : at::Tensor()),

@@ -19,4 +19,10 @@ at::Tensor embedding(const at::Tensor& tokens, Weight& table, Weight* positions,
                      std::optional<std::int64_t> padding, std::int64_t begin = 0, float scale = 1,
                      const at::Tensor& places = {});
 
+/// Throws user_error for a token outside of `entries`, and for a text of more tokens, `begin`
+/// earlier ones included, than there are `positions` (0: the model has no table of them). tokens,
+/// places: int64 [B, T] in host memory. Any thread.
+void check_embedded(const at::Tensor& tokens, std::int64_t entries, std::int64_t positions,
+                    std::int64_t begin = 0, const at::Tensor& places = {});
+
 }  // namespace tandem

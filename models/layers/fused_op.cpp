@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -27,6 +28,10 @@ class FusedNode : public torch::autograd::Function<FusedNode> {
 };
 
 }  // namespace
+
+at::Tensor without_memory(const at::Tensor& like, std::int64_t width) {
+  return at::empty_strided({like.size(0), width}, {0, 0}, like.options());
+}
 
 Tensors run_fused(c10::intrusive_ptr<FusedOp> op, const Tensors& inputs) {
   if (!at::GradMode::is_enabled()) {

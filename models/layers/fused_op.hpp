@@ -7,6 +7,7 @@
 // kept.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -24,6 +25,10 @@ class FusedOp : public torch::CustomClassHolder {
   /// returns the gradients of the inputs.
   virtual Tensors backward(const Tensors& gradients) = 0;
 };
+
+/// Returns [rows of `like`, width] with the memory of one element: a result that is not read, for
+/// its place in the graph.
+[[nodiscard]] at::Tensor without_memory(const at::Tensor& like, std::int64_t width);
 
 /// Runs the op; in grad mode its outputs have it as their node of the graph. Compute lane.
 Tensors run_fused(c10::intrusive_ptr<FusedOp> op, const Tensors& inputs);

@@ -31,11 +31,6 @@ at::Tensor tile_in(Scratch& scratch, std::int64_t rows, std::int64_t width,
   return at::from_blob(scratch.get<std::byte>(bytes), {rows, width}, like.options());
 }
 
-/// [rows of `like`, width] with the memory of one element: for its shape in the graph.
-at::Tensor without_memory(const at::Tensor& like, std::int64_t width) {
-  return at::empty_strided({like.size(0), width}, {0, 0}, like.options());
-}
-
 at::Tensor contiguous_or_none(const at::Tensor& x) { return x.defined() ? x.contiguous() : x; }
 
 class NormLinear final : public FusedOp {

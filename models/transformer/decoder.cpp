@@ -27,8 +27,12 @@ namespace {
 
 class EmbeddingSegment final : public Segment {
  public:
-  EmbeddingSegment(std::optional<std::int64_t> padding, double scale, LayerDropout dropout)
-      : padding_(padding), scale_(scale), dropout_(dropout) {}
+  explicit EmbeddingSegment(const DecoderSpec& spec)
+      : vocabulary_(spec.vocabulary),
+        positions_(spec.positions.empty() ? 0 : spec.max_positions),
+        padding_(spec.padding),
+        scale_(spec.embedding_scale),
+        dropout_(spec.block.dropout) {}
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor&) const override {
     Weight* positions = context.weights.size() > 1 ? context.weights[1] : nullptr;
@@ -48,6 +52,13 @@ class EmbeddingSegment final : public Segment {
     }
     return dropped(embedding(tokens, table, positions, padding_, context.begin, scale, places), {},
                    mask);
+  }
+
+  void check_values(const Batch& batch) const override {
+    const bool cut = batch.part.count > 0;  // what fills shared rows up has no positions
+    check_embedded(cut ? batch.inputs.narrow(1, 0, batch.part.length) : batch.inputs, vocabulary_,
+                   positions_, batch.memory != nullptr ? batch.memory->position : 0,
+                   batch.positions);
   }
 
  private:
@@ -73,6 +84,8 @@ class EmbeddingSegment final : public Segment {
     return value;
   }
 
+  std::int64_t vocabulary_;
+  std::int64_t positions_;  // 0: none are learnt
   std::optional<std::int64_t> padding_;
   double scale_;
   LayerDropout dropout_;
@@ -82,8 +95,11 @@ class EmbeddingSegment final : public Segment {
 class HeadSegment final : public Segment {
  public:
   /// `balance`: of the routers, null without.
-  HeadSegment(NormKind norm, double eps, std::shared_ptr<RouterBalance> balance)
-      : norm_(norm), eps_(eps), balance_(std::move(balance)) {}
+  HeadSegment(const DecoderSpec& spec, std::shared_ptr<RouterBalance> balance)
+      : norm_(spec.block.norm),
+        eps_(spec.block.norm_eps),
+        vocabulary_(spec.vocabulary),
+        balance_(std::move(balance)) {}
 
   at::Tensor forward(const SegmentContext& context, const at::Tensor& all) const override {
     const at::Tensor out = output(context, all);
@@ -92,6 +108,12 @@ class HeadSegment final : public Segment {
     }
     const at::Tensor loss = balance_->added_to(out);
     return context.head_output == HeadOutput::kBothLosses ? at::stack({loss, out}) : loss;
+  }
+
+  void check_values(const Batch& batch) const override {
+    if (batch.labels.defined()) {
+      (void)count_labels(batch.labels, vocabulary_);
+    }
   }
 
  private:
@@ -120,6 +142,7 @@ class HeadSegment final : public Segment {
 
   NormKind norm_;
   double eps_;
+  std::int64_t vocabulary_;
   std::shared_ptr<RouterBalance> balance_;
 };
 
@@ -174,12 +197,11 @@ void add_embedding(const DecoderSpec& spec, Model& model) {
     embedding.parameters.push_back({spec.positions, {spec.max_positions, hidden}});
   }
   model.units.push_back(std::move(embedding));
-  model.segments.push_back(
-      {"embedding",
-       all_from(model, 0),
-       std::make_shared<EmbeddingSegment>(spec.padding, spec.embedding_scale, spec.block.dropout),
-       embedding_activations(spec),
-       {.looks_up = true}});
+  model.segments.push_back({"embedding",
+                            all_from(model, 0),
+                            std::make_shared<EmbeddingSegment>(spec),
+                            embedding_activations(spec),
+                            {.looks_up = true}});
 }
 
 void add_layer(const DecoderSpec& spec, std::int64_t layer,
@@ -226,8 +248,7 @@ void add_head(const DecoderSpec& spec, const std::shared_ptr<RouterBalance>& bal
   const bool learns =
       !spec.freezes || !spec.freezes(spec.output.empty() ? spec.embedding : spec.output);
   model.segments.push_back(
-      {"head", std::move(refs),
-       std::make_shared<HeadSegment>(spec.block.norm, spec.block.norm_eps, balance),
+      {"head", std::move(refs), std::make_shared<HeadSegment>(spec, balance),
        [hidden, vocabulary = spec.vocabulary, learns](const BatchShape& batch) {
          return loss_head_activations(hidden, vocabulary, batch, learns);
        }});

@@ -42,18 +42,7 @@ struct LabelledRows {
     const at::Tensor contiguous = labels_BT.contiguous();
     const auto* label = static_cast<const std::int64_t*>(contiguous.const_data_ptr());
     const std::int64_t length = contiguous.size(1);
-    for (std::int64_t i = 0; i < contiguous.numel(); ++i) {
-      if (i % length == 0 || label[i] == kIgnored) {  // no token is asked for a row's first
-        continue;
-      }
-      if (label[i] < 0 || label[i] >= vocabulary) {
-        throw user_error("model",
-                         "label {} is outside the vocabulary of {}; labels are token ids "
-                         "or {}",
-                         label[i], vocabulary, kIgnored);
-      }
-      ++all;
-    }
+    all = count_labels(contiguous, vocabulary);
     const RowPart part = shared.part(length);
     const TokenTiles blocks = token_tiles();
     const std::int64_t block = blocks.length == 0 ? part.count : blocks.length / blocks.count;
@@ -238,6 +227,26 @@ class LossHead final : public FusedOp {
 };
 
 }  // namespace
+
+std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocabulary) {
+  const at::Tensor contiguous = labels.contiguous();
+  const auto* label = static_cast<const std::int64_t*>(contiguous.const_data_ptr());
+  const std::int64_t length = contiguous.size(1);
+  std::int64_t count = 0;
+  for (std::int64_t i = 0; i < contiguous.numel(); ++i) {
+    if (i % length == 0 || label[i] == kIgnored) {  // no token is asked for a row's first
+      continue;
+    }
+    if (label[i] < 0 || label[i] >= vocabulary) {
+      throw user_error("model",
+                       "label {} is outside the vocabulary of {}; labels are token ids "
+                       "or {}",
+                       label[i], vocabulary, kIgnored);
+    }
+    ++count;
+  }
+  return count;
+}
 
 at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm, JoinedWeights weight,
                      const SharedRows& shared) {

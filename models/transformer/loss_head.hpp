@@ -7,6 +7,8 @@
 // out from the start and cost nothing.
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/core/Tensor.h>
 
 #include "models/layers/norm.hpp"
@@ -22,6 +24,10 @@ namespace tandem {
 /// loss are of whole rows.
 at::Tensor loss_head(const at::Tensor& x, const at::Tensor& labels, Norm norm, JoinedWeights weight,
                      const SharedRows& shared = {});
+
+/// Returns the number of labels that are learnt. Throws user_error for one outside the vocabulary.
+/// labels: int64 [B, T] in host memory. Any thread.
+std::int64_t count_labels(const at::Tensor& labels, std::int64_t vocabulary);
 
 /// Returns the activations of the loss for a micro-batch in which every position has a label, for
 /// the memory plan; `learns`: the output matrix learns.

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/types/recomputation.hpp"
 #include "models/layers/aten/experts.hpp"
 #include "models/layers/aten/layers.hpp"
 #include "models/layers/aten/row_ops.hpp"
@@ -112,9 +113,13 @@ class TransformerLayer final : public Segment {
   [[nodiscard]] at::Tensor by_aten(const SegmentContext& context, const at::Tensor& input) const {
     const std::span<Weight* const> w = context.weights;
     const at::Tensor x = input.reshape({-1, input.size(2)});
-    const auto linear = [&](const at::Tensor& from, AdaptedLinear which) {
+    // The output has no values in a recomputation, and the matmul before it none that a norm needs.
+    const auto output = is_recomputation() ? aten::Result::kUnread : aten::Result::kRead;
+    const auto down_result = shape_.norms_sums ? aten::Result::kRead : output;
+    const auto linear = [&](const at::Tensor& from, AdaptedLinear which,
+                            aten::Result result = aten::Result::kRead) {
       const at::Tensor y = aten::linear(from, joined(w, weight_of(which)),
-                                        joined(w, bias_of(which)), shape_.input_major);
+                                        joined(w, bias_of(which)), shape_.input_major, result);
       return aten::adapted(y, from, adapters(context, which));
     };
     const auto normed = [&](const at::Tensor& from, Group norm) {
@@ -142,12 +147,15 @@ class TransformerLayer final : public Segment {
         logits =
             shape_.balance->observe(shape_.dropout.layer, logits, context.batch, logits, shared);
       }
-      return (middle + aten::experts(h, logits, group(w, kExperts), shape_.experts))
+      return aten::sum(middle, aten::experts(h, logits, group(w, kExperts), shape_.experts, output),
+                       output)
           .view(input.sizes());
     }
     const at::Tensor up = linear(h, AdaptedLinear::kUp);
-    const at::Tensor down = linear(aten::activation(shape_.activation, up), AdaptedLinear::kDown);
-    return (middle + summand(down, kDownNorm, DropPlace::kMlpOut)).view(input.sizes());
+    const at::Tensor down =
+        linear(aten::activation(shape_.activation, up), AdaptedLinear::kDown, down_result);
+    return aten::sum(middle, summand(down, kDownNorm, DropPlace::kMlpOut), output)
+        .view(input.sizes());
   }
   /// The mask of what is dropped of the tokens' rows there in this micro-batch.
   [[nodiscard]] DropMask mask(const SegmentContext& context, DropPlace place) const {

@@ -2,6 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "runtime/device/cuda_environment.hpp"
+
 namespace tandem {
 namespace {
 
@@ -85,6 +87,7 @@ int copy(void* to, const void* from, std::size_t bytes, void* stream) {
 }  // namespace
 
 const CudaApi& CudaApi::load() {
+  prepare_cuda_environment();
   static constexpr CudaApi kReal{.name_of = &tandem::name_of,
                                  .text_of = &tandem::text_of,
                                  .take_last_error = &tandem::take_last_error,

@@ -6,12 +6,15 @@
 #include <fmt/format.h>
 
 #include "runtime/io/recycling_allocator.hpp"
+#include "runtime/system/machine.hpp"
+#include "runtime/device/populate.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
 namespace {
+constexpr std::size_t kLargePin = std::size_t{64} << 20;  // its pages come by several threads
 constexpr char kMaker = 0;  // its address marks points of CUDA devices
-}
+}  // namespace
 
 struct CudaDevice::Point final : detail::DevicePoint {
   explicit Point(EventLoop& home) noexcept : DevicePoint(home) { maker = &kMaker; }
@@ -136,14 +139,20 @@ void CudaDevice::give_memory_back(std::byte* data, std::size_t /*bytes*/) noexce
   }
 }
 
-// Memory that another rank of this process pinned is pinned for the whole process; that rank unpins
-// it.
+// Memory that another device of this process has pinned is pinned for the whole process, and only
+// that device unpins it.
 bool CudaDevice::pin(std::span<std::byte> memory) {
   if (memory.empty() || error_ != nullptr) {
     return true;
   }
   use();
+  if (memory.size() >= kLargePin) {
+    populate(memory, machine::usable_cpus(), options_.node);
+  }
   const CudaApi::Status status = api_.pin(memory.data(), memory.size());
+  if (status == CudaApi::kSuccess) {
+    pinned_.insert(memory.data());
+  }
   if (status == CudaApi::kSuccess || status == CudaApi::kAlreadyPinned) {
     return true;
   }
@@ -157,7 +166,7 @@ bool CudaDevice::pin(std::span<std::byte> memory) {
 }
 
 void CudaDevice::unpin(std::span<std::byte> memory) noexcept {
-  if (!memory.empty()) {
+  if (pinned_.erase(memory.data()) > 0) {
     use();
     (void)api_.unpin(memory.data());
   }

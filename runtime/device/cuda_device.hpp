@@ -23,6 +23,7 @@
 
 #include <exception>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +41,7 @@ class CudaDevice final : public Device, private TickingPoller {
     int index = 0;             // of the GPUs that this process sees
     std::string name = "gpu";  // for messages: "gpu 0 (NVIDIA H200)"
     std::size_t events = 64;   // made by the constructor
+    int node = -1;             // the NUMA node near it; -1: unknown
   };
   /// `api` outlives it. Throws DeviceError when the device cannot be used at all.
   CudaDevice(EventLoop& loop, const CudaApi& api, Options options);
@@ -117,6 +119,7 @@ class CudaDevice final : public Device, private TickingPoller {
   std::size_t events_ = 0;
   std::size_t waiting_ = 0;  // points in the streams' lists
   std::exception_ptr error_;
+  std::set<const std::byte*> pinned_;  // by this device
   bool said_unpinned_ = false;
 };
 

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <new>
 #include <utility>
 
+#include "runtime/system/machine.hpp"
+#include "runtime/device/populate.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -62,7 +63,7 @@ std::byte* PinnedSlab::allocate(std::size_t bytes) {
   }
   std::byte* const lent = pieces_.back().data + used_;
   used_ += wanted;
-  std::memset(lent, 0, wanted);
+  fill_with_zeros({lent, wanted}, machine::usable_cpus());
   return lent;
 }
 

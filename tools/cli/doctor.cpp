@@ -92,7 +92,7 @@ void look_at_processors(Findings& found) {
 
 /// The means of a rank that is alone here.
 void look_at_cores(Findings& found, bool has_gpu) {
-  const CpuTopology topology = CpuTopology::of_machine(true);
+  const CpuTopology topology = topology_of_machine(true);
   found.fact("a rank", "{}", CorePlan::of(topology, {}).text());
   if (!has_gpu) {
     return;

@@ -73,7 +73,8 @@ FlagGroup engine_flags(EngineFlags& f) {
           {"--inflight_buckets", flags::number(o.inflight_buckets).not_negative(),
            "Units that may be ahead of the verdict, each with a second copy of its optimizer "
            "state; "
-           "0: as many as a quarter of the free memory holds, and none where the state on NVMe "
+           "0: as many as the memory holds that the run leaves free, less a tenth, and none where "
+           "the state on NVMe "
            "would then take more than half of its free disk"},
           {"--optimizer_state", flags::name_in(o.state_layout, "--optimizer_state"),
            "How master weights and moments lie in memory: fp32, split (the same bits in less), "
@@ -92,7 +93,8 @@ FlagGroup engine_flags(EngineFlags& f) {
            "How checkpoints, and optimizer state on NVMe, are written and read: auto (io_uring "
            "where it can be had), uring or threads"},
           {"--gather_slots", flags::number(o.gather_slots).not_negative(),
-           "Gathered units held at a time; 0: chosen"},
+           "Gathered units held at a time; 0: chosen, on a GPU as many as its memory holds beside "
+           "all else"},
           {"--optimizer_threads", flags::number(o.optimizer_threads).not_negative(kMostThreads),
            "Threads of the Adam pool; 0: chosen"},
           {"--compute_threads", flags::number(o.compute_threads).not_negative(kMostThreads),

@@ -6,7 +6,6 @@
 
 #include <ATen/Functions.h>
 
-#include "models/layers/aten/row_ops.hpp"
 #include "models/layers/fused_op.hpp"
 
 namespace tandem::aten {
@@ -91,8 +90,8 @@ struct Matrices {
 
 class BlockExperts final : public FusedOp {
  public:
-  BlockExperts(Matrices up, Matrices down, ExpertShape shape)
-      : up_(std::move(up)), down_(std::move(down)), shape_(shape) {}
+  BlockExperts(Matrices up, Matrices down, ExpertShape shape, Result result)
+      : up_(std::move(up)), down_(std::move(down)), shape_(shape), result_(result) {}
 
   /// h, weights [tokens, chosen], chosen [tokens, chosen]
   Tensors forward(const Tensors& inputs, bool keep) override {
@@ -100,6 +99,9 @@ class BlockExperts final : public FusedOp {
     weights_ = inputs[1].detach();
     blocks_ = blocks_of(inputs[2], shape_.count);
     u_ = matmul(up_, rows_of(h_), false);
+    if (result_ == Result::kUnread) {
+      return {without_memory(h_, h_.size(1))};
+    }
     const at::Tensor y = matmul(down_, activation(shape_.activation, u_), false);
     const at::Tensor out = at::mul(of_tokens(y), weights_.unsqueeze(2)).sum(1);
     if (!keep) {
@@ -193,6 +195,7 @@ class BlockExperts final : public FusedOp {
 
   Matrices up_, down_;
   ExpertShape shape_;
+  Result result_;
   Blocks blocks_;
   at::Tensor h_, weights_, u_;
 };
@@ -205,7 +208,7 @@ std::int64_t padded_expert_rows(std::int64_t rows, std::int64_t experts) noexcep
 }
 
 at::Tensor experts(const at::Tensor& h, const at::Tensor& logits, std::span<Weight* const> weights,
-                   const ExpertShape& shape) {
+                   const ExpertShape& shape, Result result) {
   // A stable sort takes the first of equal ones, as the router's kernel does; topk does not say.
   const at::Tensor chosen = std::get<1>(at::sort(logits.detach(), /*stable=*/true, -1, true))
                                 .narrow(1, 0, shape.per_token)
@@ -225,7 +228,7 @@ at::Tensor experts(const at::Tensor& h, const at::Tensor& logits, std::span<Weig
       down.parts.push_back({weights[i + 2]});
     }
   }
-  return run_fused(c10::make_intrusive<BlockExperts>(std::move(up), std::move(down), shape),
+  return run_fused(c10::make_intrusive<BlockExperts>(std::move(up), std::move(down), shape, result),
                    {h, shares, chosen})
       .front();
 }

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "engine/tensors/segment.hpp"
+#include "models/layers/aten/row_ops.hpp"
 #include "models/layers/experts.hpp"
 
 namespace tandem::aten {
@@ -20,7 +21,8 @@ namespace tandem::aten {
 /// and router. h: [tokens, hidden] behind the norm; logits: [tokens, experts]. Gradients of the
 /// experts' weights go straight into Weight::grad. Compute lane.
 [[nodiscard]] at::Tensor experts(const at::Tensor& h, const at::Tensor& logits,
-                                 std::span<Weight* const> weights, const ExpertShape& shape);
+                                 std::span<Weight* const> weights, const ExpertShape& shape,
+                                 Result result = Result::kRead);
 
 /// Returns the most rows that whole blocks can take for `rows` rows of all experts.
 [[nodiscard]] std::int64_t padded_expert_rows(std::int64_t rows, std::int64_t experts) noexcept;

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
 
@@ -101,21 +100,6 @@ bool has_many_parts(std::int64_t rows, std::int64_t length, const AttentionShape
   return rows * length * part_bytes(rows, shape) > kMostPartBytes;
 }
 
-/// While it lives the library attends by its memory-efficient kernel.
-class OnePartGuard {
- public:
-  OnePartGuard() { allow_others(false); }
-  ~OnePartGuard() { allow_others(true); }
-  OnePartGuard(const OnePartGuard&) = delete;
-  OnePartGuard& operator=(const OnePartGuard&) = delete;
-
- private:
-  static void allow_others(bool allowed) {
-    at::globalContext().setSDPUseFlash(allowed);
-    at::globalContext().setSDPUseCuDNN(allowed);
-  }
-};
-
 /// Attention of packed rows, each document by itself. q: [B, heads, T, D].
 at::Tensor attention_by_documents(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const AttentionShape& shape, const at::Tensor& positions) {
@@ -147,6 +131,17 @@ const at::Tensor& plain(const JoinedWeights& one) { return one.parts().front()->
 /// A key/value head for each query head.
 at::Tensor for_each_head(const at::Tensor& x, std::int64_t heads) {
   return heads == x.size(1) ? x : x.repeat_interleave(heads / x.size(1), 1);
+}
+
+/// Causal attention by the library's memory-efficient kernel, whose backward has no partial sums.
+/// It is called by name: the library's choice among its kernels is a setting of the whole process.
+/// It wants as many heads of keys as of queries, and head_dim a multiple of 8.
+at::Tensor attention_by_one_part(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                 const AttentionShape& shape) {
+  const bool keeps = at::GradMode::is_enabled() && q.requires_grad();
+  return std::get<0>(at::_scaled_dot_product_efficient_attention(
+      q, for_each_head(k, shape.heads), for_each_head(v, shape.heads), std::nullopt, keeps, 0.0,
+      /*is_causal=*/true, shape.score_scale()));
 }
 
 /// weights: [B, heads, count, keys], of the queries and keys from these on, of texts of `length`.
@@ -422,11 +417,8 @@ at::Tensor attention(const at::Tensor& qkv, std::int64_t length, const Attention
     context = at::scaled_dot_product_attention(
         q, for_each_head(k, shape.heads), for_each_head(v, shape.heads),
         document_mask(positions, q.scalar_type()), 0.0, /*is_causal=*/false, shape.score_scale());
-  } else if (!q.is_cpu() && has_many_parts(batch, length, shape)) {
-    const OnePartGuard guard;  // that kernel wants as many heads of keys as of queries
-    context = at::scaled_dot_product_attention(q, for_each_head(k, shape.heads),
-                                               for_each_head(v, shape.heads), std::nullopt, 0.0,
-                                               /*is_causal=*/true, shape.score_scale());
+  } else if (!q.is_cpu() && shape.head_dim % 8 == 0 && has_many_parts(batch, length, shape)) {
+    context = attention_by_one_part(q, k, v, shape);
   } else {
     context = at::scaled_dot_product_attention(q, k, v, std::nullopt, 0.0, /*is_causal=*/true,
                                                shape.score_scale(), shape.heads != shape.kv_heads);

@@ -38,8 +38,8 @@ void take_always(bool always) noexcept;
                                    const EarlierText& earlier = {}, const DropMask& drop = {},
                                    const at::Tensor& positions = {});
 
-/// As the CPU's embedding(), but a token or a place outside its table is not reported here: the
-/// device faults.
+/// As the CPU's embedding(), but a token or a place outside its table is not reported here, where
+/// the device would fault: Segment::check_values() does it before a batch comes to the device.
 [[nodiscard]] at::Tensor embedding(const at::Tensor& tokens, const Weight& table,
                                    const Weight* positions, std::optional<std::int64_t> padding,
                                    std::int64_t begin = 0, float scale = 1,

@@ -50,8 +50,11 @@ void matmul_into(const Matmul& p) {
 
 class Linear final : public FusedOp {
  public:
-  Linear(JoinedWeights weight, JoinedWeights bias, bool input_major)
-      : weight_(std::move(weight)), bias_(std::move(bias)), input_major_(input_major) {}
+  Linear(JoinedWeights weight, JoinedWeights bias, bool input_major, Result result)
+      : weight_(std::move(weight)),
+        bias_(std::move(bias)),
+        input_major_(input_major),
+        result_(result) {}
 
   Tensors forward(const Tensors& inputs, bool keep) override {
     const at::Tensor& x = inputs[0];
@@ -59,6 +62,9 @@ class Linear final : public FusedOp {
       x_ = x.detach();
     }
     const at::Tensor w = weight_.value();
+    if (result_ == Result::kUnread) {
+      return {without_memory(x, w.size(input_major_ ? 1 : 0))};
+    }
     return {at::linear(x, input_major_ ? w.t() : w, bias_.empty() ? at::Tensor() : bias_.value())};
   }
 
@@ -87,7 +93,17 @@ class Linear final : public FusedOp {
  private:
   JoinedWeights weight_, bias_;
   bool input_major_;
+  Result result_;
   at::Tensor x_;
+};
+
+/// a + b, which is not read.
+class UnreadSum final : public FusedOp {
+ public:
+  Tensors forward(const Tensors& inputs, bool /*keep*/) override {
+    return {without_memory(inputs[0], inputs[0].size(1))};
+  }
+  Tensors backward(const Tensors& gradients) override { return {gradients[0], gradients[0]}; }
 };
 
 /// Where a kernel writes the gradient of one weight.
@@ -275,8 +291,13 @@ at::Tensor plain_norm(NormKind kind, double eps, const at::Tensor& x, const at::
 }
 
 at::Tensor linear(const at::Tensor& x, const JoinedWeights& weight, const JoinedWeights& bias,
-                  bool input_major) {
-  return run_fused(c10::make_intrusive<Linear>(weight, bias, input_major), {x}).front();
+                  bool input_major, Result result) {
+  return run_fused(c10::make_intrusive<Linear>(weight, bias, input_major, result), {x}).front();
+}
+
+at::Tensor sum(const at::Tensor& a, const at::Tensor& b, Result result) {
+  return result == Result::kRead ? a + b
+                                 : run_fused(c10::make_intrusive<UnreadSum>(), {a, b}).front();
 }
 
 bool can_norm(std::int64_t width) { return width <= RowKernels::kMostNormWidth; }

@@ -18,9 +18,17 @@
 
 namespace tandem::aten {
 
+/// Whether a result is read. One that is not has its place in the graph, and no values: a layer's
+/// output while the layer is recomputed for its backward (engine/types/recomputation.hpp).
+enum class Result : std::uint8_t { kRead, kUnread };
+
 /// As LinearWeights::forward(), without adapters. x: [rows, in].
 [[nodiscard]] at::Tensor linear(const at::Tensor& x, const JoinedWeights& weight,
-                                const JoinedWeights& bias, bool input_major);
+                                const JoinedWeights& bias, bool input_major,
+                                Result result = Result::kRead);
+
+/// Returns a + b, [rows, width] both.
+[[nodiscard]] at::Tensor sum(const at::Tensor& a, const at::Tensor& b, Result result);
 
 /// The norm over the last dimension by plain operations; only LayerNorm has a `bias`.
 [[nodiscard]] at::Tensor plain_norm(NormKind kind, double eps, const at::Tensor& x,

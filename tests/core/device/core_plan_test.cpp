@@ -153,7 +153,7 @@ TEST(CorePlan, WhatTheUserAskedForWins) {
 }
 
 TEST(CorePlan, OfThisMachineNamesItsOwnCpus) {
-  const CpuTopology topology = CpuTopology::of_machine(true);
+  const CpuTopology topology = topology_of_machine(true);
   const CorePlan plan = CorePlan::of(topology, {});
   EXPECT_EQ(plan.rank, machine::affinity());
   EXPECT_LE(plan.compute_threads, machine::usable_cpus());

@@ -126,6 +126,18 @@ TEST(CudaEngine, TrainsOnWhereNothingCanBePinnedAndSaysSoOnce) {
   EXPECT_EQ(said.find(words), said.rfind(words));
 }
 
+// A kernel would fault on it, and the process could not use the device any more.
+TEST(CudaEngine, AValueOutsideOfATableDoesNotReachTheDevice) {
+  const FakeRun fake(kPaces[0]);
+  Engine engine(arguments(FakeRun::on_gpu({}, kPaces[0])));
+  Batch batch = toy::batch(0);
+  engine.train_step(std::span(&batch, 1));
+  batch.inputs = batch.inputs.clone();
+  batch.inputs[1][2] = toy::kVocabulary;
+  EXPECT_THAT([&] { engine.train_step(std::span(&batch, 1)); },
+              ThrowsError(ExitCode::kUserInput, HasSubstr("token id 37 is outside")));
+}
+
 TEST(CudaEngine, ALostDeviceEndsTheStepWithItsError) {
   FakeRun fake(kPaces[0]);
   Engine engine(arguments(FakeRun::on_gpu({.stage = 3}, kPaces[0])));

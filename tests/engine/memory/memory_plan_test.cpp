@@ -379,6 +379,49 @@ TEST(MemoryCheck, ShadowsThatAreChosenTakeNobodysRoom) {
   EXPECT_EQ(report.change->text(), "--inflight_buckets 4");
 }
 
+TEST(MemoryCheck, ShadowsLeaveAReserveWhereThereIsMuch) {
+  EXPECT_EQ(ShadowBudget::room_of(100, -3), 0);
+  EXPECT_EQ(ShadowBudget::room_of(100, 5), 5);
+  EXPECT_EQ(ShadowBudget::room_of(100, 30), 25);
+  EXPECT_EQ(ShadowBudget::room_of(100, 50), 40) << "a third of a 4B model's updates had no shadow";
+  EXPECT_EQ(ShadowBudget::room_of(100, 100), 90);
+  // With recomputation the state is most of what a run takes, and the host's half is free.
+  PlanInput input = large_run();
+  input.shape.engine.activation_checkpointing = true;
+  const Model model = large_model();
+  const double needed = static_cast<double>(plan_memory(model, input).host_total()) / kGiB;
+  input.shadows_chosen = true;
+  const FitReport report = check_fit(model, input, host_of(2 * needed));
+  const auto bytes =
+      static_cast<double>(report.plan.of(MemoryPurpose::kShadows, MemoryKind::kHost));
+  EXPECT_GE(bytes, std::min(15 * 0.75, 0.75 * needed) * kGiB);
+  EXPECT_LE(static_cast<double>(report.plan.host_total()), 1.8 * needed * kGiB);
+}
+
+TEST(MemoryCheck, GatherSlotsThatAreChosenHaveTheRestOfTheDevice) {
+  const Model model = large_model();
+  PlanInput input = large_run();
+  input.accelerator = true;
+  const MemoryPlan few = plan_memory(model, input);
+  const auto needed = static_cast<double>(few.total(MemoryKind::kDevice)) / kGiB;
+  constexpr double kSlotGib = 0.125;  // 64 Mi elements of 2 bytes
+  const auto slots_with = [&](double gib) {
+    MemoryLimits limits = host_of(1000);
+    limits.device = MemoryLimit{static_cast<std::int64_t>(gib * kGiB), "there"};
+    PlanInput placed = input;
+    placed.shape.engine.placements.assign(16, StatePlacement::kHost);
+    const MemoryPlan plan = plan_and_place(model, placed, limits);
+    EXPECT_LE(static_cast<double>(plan.total(MemoryKind::kDevice)),
+              std::max(needed, 0.9 * gib) * kGiB);
+    return plan.gather_slots;
+  };
+  EXPECT_EQ(slots_with(needed), few.gather_slots);
+  EXPECT_EQ(slots_with((needed + 4.5 * kSlotGib) / 0.9), few.gather_slots + 4);
+  EXPECT_EQ(slots_with(1000), 16U) << "all units stay gathered";
+  input.shape.engine.gather_slots = 5;
+  EXPECT_EQ(slots_with(1000), 5U) << "asked for";
+}
+
 // Beside the host's units, whose gradients come first and whose second copies have no room.
 TEST(MemoryCheck, SecondCopiesInTheFileAreThoseOfThePlan) {
   const Model model = large_model();

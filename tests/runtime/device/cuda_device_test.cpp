@@ -298,6 +298,20 @@ TEST(PinnedSlab, FallsBackToOrdinaryMemoryAndSaysItOnce) {
   EXPECT_THAT(said[0], HasSubstr("8192 bytes of host memory cannot be pinned"));
 }
 
+// Ranks that are threads of one process may share memory.
+TEST(CudaDevice, UnpinsWhatItHasPinnedItself) {
+  CudaWorld w;
+  EventLoop loop({.name = "another rank", .clock = &w.clock});
+  CudaDevice other(loop, FakeCuda::api(), {.index = 1, .name = "gpu 1"});
+  EXPECT_TRUE(w.device->pin(w.host));
+  EXPECT_TRUE(other.pin(w.host)) << "it is pinned for the whole process";
+  other.unpin(w.host);
+  EXPECT_EQ(w.cuda.pinned_pieces(), 1U);
+  w.device->unpin(w.host);
+  EXPECT_EQ(w.cuda.pinned_pieces(), 0U);
+  w.device->unpin(w.host);
+}
+
 // Asked by collectives, or for boundaries.
 TEST(CudaDevice, SaysOnceThatMemoryCannotBePinned) {
   CudaWorld w;

@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 
 #include "engine/tensors/segment.hpp"
+#include "runtime/util/error.hpp"
 
 namespace tandem::toy {
 
@@ -22,6 +23,12 @@ class Embedding : public Segment {
  public:
   at::Tensor forward(const SegmentContext& context, const at::Tensor& /*input*/) const override {
     return at::embedding(context.weights[0]->value, context.batch.inputs);
+  }
+  void check_values(const Batch& batch) const override {
+    const std::int64_t most = batch.inputs.max().item<std::int64_t>();
+    if (most >= kVocabulary) {
+      throw user_error("model", "token id {} is outside the vocabulary of {}", most, kVocabulary);
+    }
   }
 };
 
