@@ -89,7 +89,7 @@ class Suite {
     describe(name, fmt::format("={}", fmt::join(values, "|")), otherwise, meaning);
     const std::string given = take(name).value_or(std::move(otherwise));
     if (std::find(values.begin(), values.end(), given) == values.end()) {
-      refuse("{} is \"{}\"; use one of {}", name, given, fmt::join(values, ", "));
+      refuse(fmt::format("{} is \"{}\"; use one of {}", name, given, fmt::join(values, ", ")));
     }
     return given;
   }
@@ -128,7 +128,7 @@ class Suite {
     current() = this;
     benchmark::Initialize(&count, const_cast<char**>(all.data()), &print_help);
     if (count > 1) {
-      refuse("unknown flag {}; --help lists the flags", all[1]);
+      refuse(fmt::format("unknown flag {}; --help lists the flags", all[1]));
     }
     add_context("commit", commit());
     add_context("cpu", machine::cpu_name());
@@ -160,9 +160,8 @@ class Suite {
   [[nodiscard]] std::string name() const {
     return arguments_[0].substr(arguments_[0].rfind('/') + 1);
   }
-  template <class... Args>
-  [[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) const {
-    std::fputs(fmt::format("[bench] {}: {}\n", name(), fmt::format(text, args...)).c_str(), stderr);
+  [[noreturn]] void refuse(const std::string& text) const {
+    std::fputs(fmt::format("[bench] {}: {}\n", name(), text).c_str(), stderr);
     std::exit(2);
   }
 
@@ -182,7 +181,7 @@ class Suite {
         value = argument.substr(name.size() + 1);
       } else if (argument == name) {
         if (i + 1 == arguments_.size()) {
-          refuse("{} has no value", name);
+          refuse(fmt::format("{} has no value", name));
         }
         value = arguments_[++i];
       } else {
@@ -205,10 +204,10 @@ class Suite {
     const char* const end = given->data() + given->size();
     const auto [stop, error] = std::from_chars(given->data(), end, value);
     if (error != std::errc() || stop != end || !(value >= range.least && value <= range.most)) {
-      refuse("{} is \"{}\"; use a {} {}", name, *given, kind,
-             range.most == std::numeric_limits<T>::max()
-                 ? fmt::format("of at least {}", range.least)
-                 : fmt::format("from {} to {}", range.least, range.most));
+      refuse(fmt::format("{} is \"{}\"; use a {} {}", name, *given, kind,
+                         range.most == std::numeric_limits<T>::max()
+                             ? fmt::format("of at least {}", range.least)
+                             : fmt::format("from {} to {}", range.least, range.most)));
     }
     return value;
   }

@@ -19,7 +19,7 @@ HfConfig qwen3_20m();
 Model random_model(const HfConfig& config, std::uint64_t seed, std::int64_t lora_rank = 0);
 
 /// One batch of pseudo-random tokens, every one a label: s' = 1664525 s + 1013904223 (mod 2^32),
-/// token = (s >> 8) mod V. `document_length`: rows are packed with documents of so many tokens, the
+/// token = (s >> 8) mod V. `document_length`: rows are packed with documents of that length, the
 /// first of which have no label; 0: a row is one document.
 Batch random_tokens(std::int64_t rows, std::int64_t length, std::int64_t vocabulary,
                     std::int64_t document_length = 0);
