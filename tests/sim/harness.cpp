@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "runtime/detail/mailbox/ask_table.hpp"
+#include "runtime/util/build.hpp"
 
 namespace tandem::sim_test {
 namespace {
@@ -189,7 +190,12 @@ Outcome run_seed(std::uint64_t seed) {
 
 Outcome run_each_fault(std::uint64_t seed) {
   g_flag = "--each-fault ";
-  return rehearse_each_fault(seed);
+  return rehearse_each_fault(seed, 1);
+}
+
+Outcome run_some_faults(std::uint64_t seed) {
+  g_flag = "--each-fault ";
+  return rehearse_each_fault(seed, kAddressSanitizer || kThreadSanitizer ? 53 : 11);
 }
 
 Outcome run_many_hosts(std::uint64_t seed) {

@@ -75,12 +75,15 @@ Outcome run_seed(std::uint64_t seed);
 /// Collectives of 64 hosts with 8 ranks each.
 Outcome run_many_hosts(std::uint64_t seed);
 /// A small training, again and again: each operation of each rank fails, or the rank is stopped
-/// during it (each seventh in a sanitizer's build).
+/// during it.
 Outcome run_each_fault(std::uint64_t seed);
+/// The same for each eleventh operation, from one on that depends on the seed (in a sanitizer's
+/// build, which is ten times as slow, each 53rd).
+Outcome run_some_faults(std::uint64_t seed);
 
 // The scenarios.
 std::uint64_t rehearse_training(std::uint64_t seed);
-Outcome rehearse_each_fault(std::uint64_t seed);
+Outcome rehearse_each_fault(std::uint64_t seed, std::uint64_t stride);
 std::uint64_t rehearse_messages(std::uint64_t seed);
 std::uint64_t rehearse_asks(std::uint64_t seed);
 std::uint64_t rehearse_primitives(std::uint64_t seed);

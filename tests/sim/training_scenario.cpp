@@ -6,16 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/util/build.hpp"
 #include "tests/sim/training_run.hpp"
 
 namespace tandem::sim_test {
 namespace {
 
 using std::chrono::microseconds;
-
-// A sanitizer's build is ten times as slow; it looks at memory and threads, not for each place.
-constexpr std::uint64_t kFaultStride = kAddressSanitizer || kThreadSanitizer ? 7 : 1;
 
 Fault draw_fault(const Plan& plan, Random& random) {
   if (random.chance(0.4)) {
@@ -127,7 +123,7 @@ std::uint64_t rehearse_training(std::uint64_t seed) {
   return rehearse(seed, plan, reference, strike).hash;
 }
 
-Outcome rehearse_each_fault(std::uint64_t seed) {
+Outcome rehearse_each_fault(std::uint64_t seed, std::uint64_t stride) {
   Random random = Random(seed).fork("training plan");
   Plan plan = draw_plan(random);
   plan.stage = static_cast<int>(seed % 4);
@@ -146,7 +142,7 @@ Outcome rehearse_each_fault(std::uint64_t seed) {
     for (std::size_t i = 0; i < kOperations; ++i) {
       const auto operation = static_cast<Operation>(i);
       const std::uint64_t count = whole.operations[victim][i];
-      for (std::uint64_t at = seed % kFaultStride; at < count; at += kFaultStride) {
+      for (std::uint64_t at = seed % stride; at < count; at += stride) {
         for (const Fault fault : faults_at(operation)) {
           const Strike strike{.fault = fault, .victim = victim, .operation = operation, .at = at};
           outcome.hash = outcome.hash * 31 + rehearse(seed, plan, reference, strike).hash;

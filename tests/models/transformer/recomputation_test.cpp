@@ -68,11 +68,17 @@ class LayerOfADevice {
   explicit LayerOfADevice(const Kind& kind)
       : segment_(layer_segment(shape_of_layer(kind.shape, kind.names), kind.names)) {
     at::manual_seed(1);
-    for (const UnitSpec& unit : block_units("layer", shape_of_layer(kind.shape, kind.names),
-                                            kind.names, LeafModule::kBlock)) {
-      for (const ParameterSpec& p : unit.parameters) {
-        weights_.push_back({.value = at::randn(p.shape).mul_(0.1).requires_grad_(true)});
-      }
+    const UnitSpec unit = block_units("layer", shape_of_layer(kind.shape, kind.names), kind.names,
+                                      LeafModule::kBlock)[0];
+    const at::Tensor values = at::randn({unit.numel()}).mul_(0.1);  // a unit's lie side by side
+    gradients_ = at::zeros_like(values);
+    std::int64_t begin = 0;
+    for (const ParameterSpec& p : unit.parameters) {
+      const auto part = [&](const at::Tensor& all) {
+        return all.narrow(0, begin, p.numel()).view(p.shape).detach();
+      };
+      weights_.push_back({.value = part(values).requires_grad_(true), .grad = part(gradients_)});
+      begin += p.numel();
     }
     input_ = at::randn({2, 24, kHidden});
     gradient_ = at::randn({2, 24, kHidden});
@@ -80,9 +86,10 @@ class LayerOfADevice {
 
   Pass pass(bool recomputes) {
     std::vector<Weight*> bound;
+    gradients_.zero_();
     for (Weight& weight : weights_) {
-      weight.grad = at::zeros_like(weight.value).detach();
       weight.grad_written = false;
+      weight.value.mutable_grad().reset();
       bound.push_back(&weight);
     }
     const Batch batch{.number = 5};
@@ -100,7 +107,9 @@ class LayerOfADevice {
     torch::autograd::backward({std::move(output)}, {gradient_});
     pass.gradients.push_back(input.grad());
     for (const Weight& weight : weights_) {
-      pass.gradients.push_back(weight.grad);
+      // By LibTorch's graph, or straight.
+      const at::Tensor& of_graph = weight.value.grad();
+      pass.gradients.push_back(of_graph.defined() ? of_graph.clone() : weight.grad.clone());
     }
     return pass;
   }
@@ -108,6 +117,7 @@ class LayerOfADevice {
  private:
   std::shared_ptr<const Segment> segment_;
   std::vector<Weight> weights_;
+  at::Tensor gradients_;  // of all weights
   at::Tensor input_, gradient_;
 };
 

@@ -274,7 +274,10 @@ inline const CudaApi& FakeCuda::api() {
               if (bytes > f.pinned_limit) {
                 return CudaApi::kOutOfMemory;
               }
-              *memory = ::operator new(bytes, std::align_val_t{4096});
+              *memory = ::operator new(bytes, std::align_val_t{4096}, std::nothrow);
+              if (*memory == nullptr) {
+                return CudaApi::kOutOfMemory;
+              }
               std::memset(*memory, 0xA5, bytes);
               f.pinned_memory_[static_cast<std::byte*>(*memory)] = bytes;
               return 0;
