@@ -182,6 +182,31 @@ class WithPrograms(Bare):
             self.assertIn(words, self.record())
 
 
+MADE_UP = """#include "tools/gpu/trace_report.hpp"
+using namespace tandem::gpu_trace;
+int main() {
+  Collected all{.activities = {{0, 1'000'000, 50'000'000, 0, 7, Kind::kCopy}, {500'000, 2'000'000, 0, 1, 1, Kind::kKernel},
+                               {2'030'000, 3'000'000, 0, 2, 1, Kind::kKernel}, {3'005'000, 4'000'000, 0, 2, 2, Kind::kKernel}},
+                .names = {"host to device (pinned)", "_ZN2at6native12_GLOBAL__N_11fEv", "g"}, .lost = 1};
+  print(stdout, all, {});
+  print(stdout, all, {.last_ms = 2});
+}
+"""
+
+
+@unittest.skipUnless(shutil.which("g++"), "no g++")
+class Trace(unittest.TestCase):
+    def test_the_sums_of_made_up_activities(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "made_up"
+            subprocess.run(["g++", "-std=c++20", f"-I{ROOT}", "-x", "c++", "-", "-o", program], input=MADE_UP, text=True, check=True)
+            text = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+        for words in ("the last 4.0 of 4.0 ms: 4 activities, 1 lost", "runs for 3.465 ms (86.6 %)", "a copy for 1.000 ms, for 0.500 of them beside",
+                      "1.500  37.50        1   1500.00   1500.00  f()", "0.050     50.00  host to device (pinned)",
+                      "more than 20 us: 1 times, 0.030 ms (0.8 %)", "after f(), before g", "the last 2.0 of 4.0 ms: 2 activities"):
+            self.assertIn(words, text)
+
+
 class Figures(unittest.TestCase):
     def test_marks_without_figures_are_neither_met_nor_missed(self):
         rows = {"a": [{"tokens_per_s": 30.0}], "b": [{"tokens_per_s": 20.0}]}

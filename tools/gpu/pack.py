@@ -103,8 +103,8 @@ def build_trace(python, into):
         libraries = [path for part in ("lib64", "lib") for path in (folder / part).glob("libcupti.so.13")]
         if not (folder / "include/cupti.h").is_file() or not libraries:
             continue
-        command = ["g++", "-O2", "-std=c++20", "-shared", "-fPIC", f"-I{folder / 'include'}", *headers, str(HERE / "cupti_trace.cpp"),
-                   "-o", str(into / TRACE), f"-L{libraries[0].parent}", "-l:libcupti.so.13", "-s"]
+        command = ["g++", "-O2", "-std=c++20", "-shared", "-fPIC", f"-I{ROOT}", f"-I{folder / 'include'}", *headers,
+                   str(HERE / "cupti_trace.cpp"), "-o", str(into / TRACE), f"-L{libraries[0].parent}", "-l:libcupti.so.13", "-s"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             say(f"{TRACE}: built")
