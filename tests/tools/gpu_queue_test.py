@@ -55,11 +55,12 @@ class Bare(unittest.TestCase):
         return done.returncode, done.stdout + done.stderr
 
     def pack(self, programs, python, *flags):
+        """Packs into a folder, and copies what is there to another."""
         packed = self.folder / "packed"
         code, printed = self.run_it(sys.executable, "-B", ROOT / "tools/gpu/pack.py", "--bin", programs, "--into", packed,
                                     "--python", python, *flags)
         if code == 0:
-            shutil.copytree(packed, self.copy)
+            shutil.copytree(packed, self.copy, dirs_exist_ok=True)
         return code, printed
 
     def queue(self, *flags):
@@ -79,6 +80,7 @@ class WithFakes(Bare):
         (torch / "__init__.py").write_text("raise ImportError('a fake')\n", encoding="utf-8")
         (torch / "version.py").write_text("__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n", encoding="utf-8")
         self.environment["PYTHONPATH"] = str(torch.parent)
+        script(self.folder / "bin/g++", "exit 1")  # compiles in seconds what only the real programs need
         self.assertEqual(self.pack(self.folder / "programs", sys.executable)[0], 0)
 
     def smi(self, used):
@@ -108,7 +110,6 @@ class WithFakes(Bare):
 
     def test_a_step_that_fails_stops_no_other_one(self):
         script(self.folder / "programs/test_actors", "echo '[  PASSED  ] 1 tests.'; echo why; exit 1")
-        shutil.rmtree(self.copy)
         self.assertEqual(self.pack(self.folder / "programs", sys.executable)[0], 0)
         code, printed = self.queue("--queue", "Q1", "--rehearse")
         self.assertEqual(code, 1, printed)

@@ -49,8 +49,9 @@ def figures_of_entry(entry, command):
 
 def figures_of_peer(line):
     """The same of a peer's JSON line."""
+    norms = [norm for norm in line.get("grad_norms", []) if norm is not None]
     return {"tokens_per_s": line["tokens_per_s"], "ms": line["ms_median"], "tflops": line.get("tflops_executed"),
-            "losses": line["losses"], "norms": [norm for norm in line.get("grad_norms", []) if norm is not None] or None, "sdpa": line.get("sdpa")}
+            "losses": line["losses"], "norms": norms or None, "sdpa": line.get("sdpa")}
 
 
 def figures(text, command):
@@ -77,6 +78,11 @@ def spread(values, form):
     return middle if len(values) == 1 else f"{middle} ({min(values):{form}} .. {max(values):{form}})"
 
 
+def short(value):
+    """A number to five digits; whatever is none, as it is."""
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
 def most(runs, key):
     values = [run[key] for run in runs.values() if run.get(key) is not None]
     return format(max(values), ".1f") if values else "-"
@@ -97,6 +103,6 @@ def table(rows):
     more = []
     for name, runs in rows.items():
         last = list(runs.values())[-1]
-        said = {key: last[key] for key in MORE if last.get(key) is not None}
+        said = {key: short(last[key]) for key in MORE if last.get(key) is not None}
         more += [f"- {name}: `{json.dumps(said)}`"] if said else []
     return lines + ([""] if more else []) + more

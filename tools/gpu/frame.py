@@ -4,6 +4,7 @@ Invariant: whatever is wrong ends the queue with one line and an exit code of it
 """
 
 import json
+import platform
 import re
 import shlex
 import shutil
@@ -38,16 +39,14 @@ def look_at_gpu():
     if used is None or used > MOST_USED_MIB:
         raise Stop(NO_GPU, f"{used} MiB of the GPU are in use by others, at most {MOST_USED_MIB}")
     more = "pcie.link.gen.max,pcie.link.width.max,clocks.sm,clocks.max.sm,power.limit"
-    links = subprocess.run(["nvidia-smi", f"--query-gpu={more}", "--format=csv,noheader"], capture_output=True, text=True, check=False)
-    said = links.stdout.strip().splitlines() or ["not known"]
+    said = trust.output_of("nvidia-smi", f"--query-gpu={more}", "--format=csv,noheader").splitlines() or ["not known"]
     return [f"GPU ({gpu_record.QUERY}): {'; '.join(found)}", f"{more}: {'; '.join(said)}"]
 
 
 def look_at_host(pack):
-    release = subprocess.run(["uname", "-r"], capture_output=True, text=True, check=False).stdout.strip()
     shared = shutil.disk_usage("/dev/shm").free / GIB if Path("/dev/shm").exists() else 0
     commit = packed(pack).get("commit") or trust.commit()
-    return [f"Host: {trust.machine()}, kernel {release}, {memory_available() / GIB:.0f} GiB of memory available, "
+    return [f"Host: {trust.machine()}, kernel {platform.release()}, {memory_available() / GIB:.0f} GiB of memory available, "
             f"{shared:.0f} GiB free in shared memory. {gpu_record.cuda_versions()}. Commit {commit}."]
 
 
@@ -97,16 +96,17 @@ def look_at_torch(kit):
     if driver and cuda and not kit.rehearse and int(driver[1]) < int(cuda.split(".")[0]):
         raise Stop(NO_PROGRAM, f"the driver knows CUDA {driver[1]}, and torch is made with {cuda}")
     nvidia = sorted(folder.parent.glob("nvidia/*/lib"))
-    return [kit.work / "programs/lib", folder / "lib", *nvidia, Path(TOOLKIT) / "lib64"], f"torch {version} with CUDA {cuda or 'none'}"
+    libraries = [kit.work / "programs/lib", folder / "lib", *nvidia, Path(TOOLKIT) / "lib64"]
+    return libraries, f"torch {version} with CUDA {cuda or 'none'}"
 
 
 def missing_libraries(program, libraries):
-    done = subprocess.run(["env", f"LD_LIBRARY_PATH={libraries}", "ldd", str(program)], capture_output=True, text=True, check=False)
-    return re.findall(r"^\s*(\S+) => not found", done.stdout, re.MULTILINE)
+    said = trust.output_of("env", f"LD_LIBRARY_PATH={libraries}", "ldd", str(program))
+    return re.findall(r"^\s*(\S+) => not found", said, re.MULTILINE)
 
 
 def look_at_programs(kit, names):
-    """Makes a starter for each program, which finds its libraries; Stop where one is absent, lacks a library or does not start."""
+    """Makes a starter for each program, which finds its libraries; Stop where a program is absent, lacks one or does not start."""
     folder = unpacked(kit)
     libraries, torch = look_at_torch(kit)
     path = ":".join(str(library) for library in libraries)
@@ -121,10 +121,12 @@ def look_at_programs(kit, names):
         if absent:
             raise Stop(NO_PROGRAM, f"{name} lacks {', '.join(absent)}")
         starter = starters / name
-        starter.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={shlex.quote(path)} exec {shlex.quote(str(program))} "$@"\n', encoding="utf-8")
+        start = f'LD_LIBRARY_PATH={shlex.quote(path)} exec {shlex.quote(str(program))} "$@"'
+        starter.write_text(f"#!/bin/sh\n{start}\n", encoding="utf-8")
         starter.chmod(0o755)
     if "bench_step" in names:
-        done = subprocess.run([str(starters / "bench_step"), "--benchmark_list_tests"], capture_output=True, text=True, check=False)
+        command = [str(starters / "bench_step"), "--benchmark_list_tests"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip().splitlines() or ["it says nothing"]
             raise Stop(NO_PROGRAM, f"bench_step does not start (exit code {done.returncode}): {said[-1]}")

@@ -33,7 +33,7 @@ class Item:
 def prepared_peers(kit):
     """The peers' wheels, and CPUAdam being compiled beside the steps that measure nothing."""
     yield wheels_step(kit)
-    if kit.has_deepspeed():
+    if kit.compiles_adam():
         yield start_adam(kit)
 
 
@@ -45,7 +45,7 @@ def headline(kit):
     yield tests_step(kit, "test_engine", 90, REAL)
     yield plan_step(kit, shape, "--placement", "cpu")
     yield plan_step(kit, shape)
-    if kit.has_deepspeed():
+    if kit.compiles_adam():
         yield await_adam(kit, 60)
 
     def deepspeed(*flags):
@@ -87,7 +87,8 @@ def truth(kit):
     kernels = "regex:turn_heads|norm_rows|take_losses|update_elements|flash_bwd"
     watch = [kit.find("ncu") or "ncu", "--target-processes", "all", "--section", "SpeedOfLight", "--clock-control", "none",
              "-k", kernels, "-s", "200", "-c", "8"]
-    yield Step("ncu", 60, watch + kit.ours(dataclasses.replace(small, steps=1), "full"),
+    watched = kit.ours(dataclasses.replace(small, steps=1), "full")
+    yield Step("ncu", 60, [*watch, kit.starter(watched[0]), *watched[1:]],
                lines(r"Duration|Throughput|^  [a-z_A-Z].*\("), absent=kit.why_not("ncu"))
 
 
@@ -113,12 +114,14 @@ def fair_pair(kit):
     yield pair_step(kit, "Q3 Qwen3-0.6B 8x1024", 240, sides, (at_least("tandem", 1.3, exact), at_least("tandem", 1.0, quick)),
                     order="1,2,3,1,2,3,4,5,6,7,1,2,3", limit=90)
     large = Shape("qwen3_4b", 4, 1024, 15)
+    slow = dataclasses.replace(large, steps=3)
     sides = {
         "tandem": kit.ours(large, RECOMPUTED),
         quick: loop("compile-liger", shape=large, warmup=4, state="bf16"),
-        "FSDP2, AdamW on the host": loop("fsdp2-offload", "--compile", "--liger", shape=dataclasses.replace(large, steps=3), warmup=2),
+        "FSDP2, AdamW on the host": loop("fsdp2-offload", "--compile", "--liger", shape=slow, warmup=2),
     }
-    yield pair_step(kit, "Q3 Qwen3-4B 4x1024, recomputed", 160, sides, (at_least("tandem", 1.0, quick),), order="1,2,1,2,3", limit=90)
+    yield pair_step(kit, "Q3 Qwen3-4B 4x1024, recomputed", 160, sides, (at_least("tandem", 1.0, quick),),
+                    order="1,2,1,2,3", limit=90)
 
 
 def larger_than_the_gpu(kit):
@@ -128,7 +131,7 @@ def larger_than_the_gpu(kit):
     yield from prepared_peers(kit)
     for shape in shapes:
         yield plan_step(kit, shape)
-    if kit.has_deepspeed():
+    if kit.compiles_adam():
         yield await_adam(kit, 90)
     sides = {f"tandem {shape.model}": kit.ours(shape, RECOMPUTED, "--placement=auto", NEVER_CLIPS) for shape in shapes}
     marks = [mark for side in sides for mark in (fast(side, 5500), predicted(side, 20))]
@@ -177,7 +180,8 @@ def write_records(path, count):
     """Instructions with answers of 60 to 320 words, about 500 tokens each: the same in each run."""
     dice = random.Random(0)
     answers = (" ".join(dice.choices(WORDS, k=dice.randint(60, 320))) for _ in range(count))
-    path.write_text(json.dumps([{"instruction": "Tell it.", "input": "", "output": answer} for answer in answers]), encoding="utf-8")
+    records = [{"instruction": "Tell it.", "input": "", "output": answer} for answer in answers]
+    path.write_text(json.dumps(records), encoding="utf-8")
 
 
 def other_shapes(kit):
@@ -212,8 +216,8 @@ ITEMS = {
         "--length 2048; --model qwen3_1.7b; where DeepSpeed fails, our rows and its compiler's output"),
     "Q2": Item(
         "truth: tests, traces, sanitizers, switches", 360, (*BENCH, *TESTS), truth,
-        "All tests pass, with 0 errors and 0 hazards. Traced tokens/s are at least 95 % of those of \"as it is\". The record names "
-        "each kernel over 2 % of the window, and each kind of gap over 1 %.",
+        "All tests pass, with 0 errors and 0 hazards. Traced tokens/s are at least 95 % of those of \"as it is\". "
+        "The record names each kernel over 2 % of the window, and each kind of gap over 1 %.",
         "where a kernel refuses the sanitizers and ncu, they are left out by themselves"),
     "Q3": Item(
         "fair pair: beside PyTorch's own loops, all on the GPU", 420, BENCH, fair_pair,

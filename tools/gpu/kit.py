@@ -1,6 +1,6 @@
 """What a queue's items are made of: where things lie, and the command lines of our programs and of the peers.
 
-Invariant: a rehearsal differs from a real run in the device, the sizes and the configs, and in no other argument of a command.
+Invariant: a rehearsal differs from a real run in what a command says of the device, the sizes and the configs, and in nothing else.
 """
 
 import dataclasses
@@ -77,6 +77,8 @@ class Kit:
     def ours(self, own, case, *flags):
         """bench_step. `case` is a schedule, or one with /checkpointing."""
         shape = self.sizes(own)
+        if self.rehearse:
+            flags = [flag.replace("--placement=gpu", "--placement=cpu") for flag in flags]
         which = f"bf16/{case}" if "/" in case else f"bf16/{case}/(iterations|min_time)"
         return ["bench_step", f"--device={self.device}", f"--config={self.config(own.model)}", f"--rows={shape.rows}",
                 f"--length={shape.length}", f"--steps={shape.steps}", *flags, f"--benchmark_filter={which}",
@@ -99,11 +101,13 @@ class Kit:
     def tool(self, name):
         return str((HERE / name).relative_to(ROOT))
 
-    def has_deepspeed(self):
-        return (self.site / "deepspeed").is_dir()
+    def compiles_adam(self):
+        """DeepSpeed's C++ is of use on the image alone, whose Python its wheels are for."""
+        return not self.rehearse and (self.site / "deepspeed").is_dir()
 
     def peer_environment(self):
-        return {"PYTHONPATH": str(self.site), "TORCH_EXTENSIONS_DIR": str(self.work / "extensions"), "MAX_JOBS": "4",
+        site = {} if self.rehearse else {"PYTHONPATH": str(self.site)}
+        return site | {"TORCH_EXTENSIONS_DIR": str(self.work / "extensions"), "MAX_JOBS": "4",
                 "TORCHINDUCTOR_CACHE_DIR": str(self.work / "inductor")}
 
     def environment(self, more):
@@ -112,6 +116,10 @@ class Kit:
         return os.environ | {"PATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1",
                              "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
                              "TANDEM_CACHE": str(self.work / "cache"), **more}
+
+    def starter(self, program):
+        """The path of one of our programs, for tools that look for none in PATH."""
+        return str(self.work / "run" / program)
 
     def find(self, program):
         """The path of a program of the toolkit, or None."""

@@ -67,12 +67,12 @@ def pack_programs(source, into):
         libraries = set()
         for name in PROGRAMS:
             libraries |= set(libraries_of(source / name))
-            stripped = subprocess.run(["strip", "-o", str(stage / "bin" / name), str(source / name)], capture_output=True, check=False)
-            if stripped.returncode != 0:  # no object file: as it is
+            strip = ["strip", "-o", str(stage / "bin" / name), str(source / name)]
+            if subprocess.run(strip, capture_output=True, check=False).returncode != 0:  # no object file: as it is
                 shutil.copy(source / name, stage / "bin" / name)
         for library in libraries:
             shutil.copy(library, stage / "lib" / library.name)
-        with tarfile.open(into / ARCHIVE, "w:gz", compresslevel=9) as archive:
+        with tarfile.open(into / ARCHIVE, "w:gz", compresslevel=6) as archive:
             for part in ("bin", "lib"):
                 archive.add(stage / part, part)
         bare = sum(path.stat().st_size for path in (stage / "bin").iterdir())

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs commands in turns (A B A B ...) on one machine and prints medians and ratios as a markdown table.
 
-    pair.py --rounds 3 --budget 400 --side 'tandem=bench_step ... --benchmark_format=json' --side 'eager=python3 torch_peer.py ...'
+    pair.py --rounds 3 --side 'tandem=bench_step ... --benchmark_format=json' --side 'eager=python3 torch_peer.py ...'
 
 A side prints a peer's JSON line or Google Benchmark's JSON; several benchmarks in one report are several rows. Memory is measured
 from outside, in the same way for every side. A side that fails or hangs becomes a line below the table and is not started

@@ -42,7 +42,7 @@ def descendants():
 
 
 def end_descendants():
-    """Ends the workers, but not multiprocessing's resource tracker: that one removes what is left in /dev/shm and ends by itself."""
+    """Ends the workers, but not multiprocessing's resource tracker, which removes what is left in /dev/shm and then ends."""
     for pid in descendants():
         try:
             if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes():

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """./tandem test --gpu --queue Q1[,Q2]: items of the GPU queue within their minutes, into one folder with one record.
 
-Each item has its most valuable step first. A step that fails or hangs is ended and stops no other one; a step for which no time is
-left is left out. Before the first step the frame looks at the machine and the programs. --rehearse runs the same steps on the CPU
-with tiny models and stand-ins for what needs a GPU. Invariant: record.md is written anew after each step, so that a machine that
-goes away leaves all that was measured.
+Each item has its most valuable step first. A step that fails or hangs is ended and stops no other one; a step for which no
+time is left is left out. Before the first step the frame looks at the machine and the programs. --rehearse runs the same steps
+on the CPU with tiny models and stand-ins for what needs a GPU. Invariant: record.md is written anew after each step, so that a
+machine that goes away leaves all that was measured.
 Results lie in --out: record.md, log.txt (all output), table.md and raw.jsonl (comparisons), trace.txt.
 Exit codes: 0 every step passed, 1 a step did not, 2 wrong flags, 3 no GPU or one in use, 4 the programs cannot run here.
 """
@@ -102,7 +102,8 @@ class Session:
             holds, figure = False, str(short)
         if step.marks and not self.kit.rehearse:
             figure += "\n" + "\n".join(marks.judged(step.marks, marks.rows_of(self.kit.out / "raw.jsonl", step.name)))
-        tail = "" if holds else f"{ended.why()}\n" + "\n".join(line[:300] for line in output.splitlines()[-6:])
+        is_told = holds or figure.startswith(("|", "- "))  # a comparison has a line for each side that fell short
+        tail = "" if is_told else f"{ended.why()}\n" + "\n".join(line[:300] for line in output.splitlines()[-6:])
         return Result("", step.name, line_of(step.command), "passed" if holds else "FAILED", round(ended.seconds), figure, tail)
 
     def log(self, command, text):
@@ -207,7 +208,8 @@ def run(flags, work):
     for name in names:
         session.run_item(name, flags.seconds or ITEMS[name].seconds)
     failed = session.failed()
-    print(f"queue: {kit.out / 'record.md'}: {time.monotonic() - begin:.0f} s: " + (f"FAILED: {', '.join(failed)}" if failed else "all passed"))
+    ending = f"FAILED: {', '.join(failed)}" if failed else "all passed"
+    print(f"queue: {kit.out / 'record.md'}: {time.monotonic() - begin:.0f} s: {ending}")
     return 1 if failed else 0
 
 

@@ -9,10 +9,13 @@ import re
 from typing import Callable
 
 import kit as kit_module  # first: it finds the tools beside this folder
+import wheels
 from gpu_record import lines, sanitized, tests
 from trust_campaigns import FallsShort, NoFigure
 
 FAILURES = (FallsShort, NoFigure)
+FOR_THE_IMAGE = ["--only-binary=:all:", "--implementation", "cp", "--python-version", wheels.PYTHON,
+                 *(part for name in wheels.PLATFORMS for part in ("--platform", name))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +64,7 @@ def whole(output):
 
 def tests_step(kit, program, seconds, cases, under=()):
     """Tests that need a GPU; `under` is a sanitizer with its flags."""
-    command = [*under, program, f"--gtest_filter={cases}"]
+    command = [*under, kit.starter(program) if under else program, f"--gtest_filter={cases}"]
     reader = (lambda output: counted(output) + "\n" + lines("SUMMARY")(output)) if under else counted
     if not kit.rehearse:
         reader = sanitized if under else tests
@@ -85,7 +88,8 @@ def pair_step(kit, title, seconds, sides, marks=(), rounds=1, order=None, limit=
     """Sides in turns. A rehearsal runs each of them once."""
     turns = ["--order", order] if order and not kit.rehearse else ["--rounds", str(1 if kit.rehearse else rounds)]
     command = [kit.python, kit.tool("pair.py"), "--title", title, "--budget", str(seconds), "--limit", str(limit), *turns,
-               "--least", str(5 if kit.rehearse else least), "--out", str(kit.out / "table.md"), "--raw", str(kit.out / "raw.jsonl")]
+               "--least", str(5 if kit.rehearse else least)]
+    command += ["--out", str(kit.out / "table.md"), "--raw", str(kit.out / "raw.jsonl")]
     for name, side in sides.items():
         command += ["--side", f"{name}={kit_module.line_of(side)}"]
     return Step(title, seconds + 8, command, lines(r"^(\||- )"), kit.peer_environment(), marks=marks)
@@ -101,10 +105,11 @@ def trace_step(kit, name, last_ms, command):
 
 
 def wheels_step(kit):
-    wheels = [str(path) for path in kit.wheels()]
+    """Installs them beside this machine's packages; a rehearsal does so for the image's Python, which is another one."""
+    files = [str(path) for path in kit.wheels()]
     command = [kit.python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--no-cache-dir", "--upgrade",
-               "--target", str(kit.site), *wheels]
-    absent = "" if wheels else "no wheels of the peers were packed"
+               "--target", str(kit.site), *(FOR_THE_IMAGE if kit.rehearse else []), *files]
+    absent = "" if files else "no wheels of the peers were packed"
     return Step("the peers' wheels", 60, command, whole, absent="installed already" if kit.site.is_dir() else absent)
 
 

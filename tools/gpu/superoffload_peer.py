@@ -52,8 +52,8 @@ def config_of(args):
 
 
 def make_room(parameters):
-    """SuperOffload passes fp32 weights and gradients through /dev/shm and dies of a bus error where that is full, so it is enlarged
-    where this process may do that."""
+    """Enlarges /dev/shm where it is small and this process may do that: SuperOffload passes fp32 weights and gradients through it,
+    and dies of a bus error where it is full."""
     need = 8 * parameters + GIB
     if shutil.disk_usage(SHARED_MEMORY).free >= need:
         return

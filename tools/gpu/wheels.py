@@ -20,6 +20,7 @@ from pathlib import Path
 from kit import ROOT
 
 DEEPSPEED = "deepspeed==0.19.8"
+PYTHON = "3.12"  # of the image
 PACKAGES = ["liger-kernel==0.8.5", "hjson==3.1.0", "pydantic==2.14.3", "pydantic-core==2.50.4", "annotated-types==0.8.0",
             "typing-inspection==0.4.5", "typing-extensions==4.16.0"]
 TORCHAO = "torchao==0.18.0"
@@ -48,13 +49,14 @@ def download(flags, packages):
 
 
 def make_deepspeed(into):
-    """DeepSpeed is published as sources; without its operations the wheel is Python alone, and needs neither torch nor a compiler."""
+    """DeepSpeed is published as sources. Without its operations the wheel is Python alone: no torch and no compiler is needed."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         venv.create(work / "venv", with_pip=True)
         python = work / "venv/bin/python"
         pip(python, "install", "-q", "wheel", "setuptools", "ninja", "packaging")
-        pip(python, "wheel", "-q", "--no-deps", "--no-binary=:all:", "--no-build-isolation", "-w", work / "wheel", DEEPSPEED, cwd=work)
+        pip(python, "wheel", "-q", "--no-deps", "--no-binary=:all:", "--no-build-isolation", "-w", work / "wheel", DEEPSPEED,
+            cwd=work)
         for wheel in (work / "wheel").glob("*.whl"):
             (into / wheel.name).write_bytes(wheel.read_bytes())
 
@@ -85,7 +87,7 @@ def collect(flags):
 def main(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torchao", action="store_true", help="torchao, too")
-    parser.add_argument("--python-version", default="3.12", help="of the image")
+    parser.add_argument("--python-version", default=PYTHON, help="of the image")
     parser.add_argument("--into", type=Path, default=ROOT / ".whl", help="its wheels are replaced")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with pip")
     flags = parser.parse_args(argv)
