@@ -128,6 +128,15 @@ class WithFakes(Bare):
         self.assertIn("bench_step --device=cuda --config=tools/gpu/configs/qwen3_1.7b.json --rows=2 --length=4096 --steps=5", table)
         self.assertIn("- mark: tandem qwen3_1.7b: at least 5,500 tokens/s: **MISSED**", self.record())
 
+    def test_a_whole_tree_has_its_pack_in_a_folder(self):
+        tree = self.folder / "tree"
+        shutil.copytree(self.copy, tree, ignore=shutil.ignore_patterns("*.tar.gz", "wheels", "packed.json"))
+        self.copy.rename(tree / ".gpu")
+        self.copy = tree
+        code, printed = self.queue("--queue", "Q5", "--rehearse")
+        self.assertEqual(code, 0, printed)
+        self.assertIn("| exact step", self.record())
+
     def test_without_a_gpu_nothing_is_run(self):
         self.stops(3, "no GPU here: nvidia-smi not found", "--queue", "Q1")
 
@@ -155,6 +164,10 @@ class WithFakes(Bare):
 
     def test_wrong_flags_end_with_2(self):
         self.assertEqual(self.queue("--queue", "Q8")[0], 2)
+        self.assertEqual(self.queue("--queue")[0], 2)
+        code, printed = self.queue("--queue", "--help")
+        self.assertEqual(code, 0)
+        self.assertIn("Q7   360 s  other shapes", printed)
         self.assertEqual(self.queue("--queue", "Q1", "--model", "none")[0], 2)
 
     def test_what_is_too_large_is_not_left_behind(self):

@@ -167,7 +167,8 @@ def python_of(pack):
 def parsed(argv):
     parser = argparse.ArgumentParser(prog="./tandem test --gpu", description=__doc__, epilog=listed(),
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--queue", type=items_of, metavar="Q1[,Q2]", help="the items, in this order; default of a rehearsal: all")
+    parser.add_argument("--queue", type=items_of, metavar="Q1[,Q2]", nargs="?",
+                        help="the items, in this order; default of a rehearsal: all")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, with tiny models and stand-ins")
     parser.add_argument("--seconds", type=float, help="for each item, instead of its own")
     parser.add_argument("--model", help="a config of tools/gpu/configs, for Q1, Q4 and Q5; likewise --rows, --length, --steps")
