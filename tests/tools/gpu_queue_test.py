@@ -23,8 +23,9 @@ PYTHON = ROOT / ".venv/bin/python"
 ENTRY = {"name": "step/qwen3/1x32/bf16/full/min_time:3.000/real_time", "run_type": "iteration", "real_time": 5.0, "time_unit": "ms",
          "tokens_per_s": 100.0, "loss_1": 6.6, "loss_2": 6.5, "predicted_ms": 5.5, "exposed_optimizer_ms": 1.0}
 TESTED = 'echo "[  PASSED  ] 0 tests."; echo "[  SKIPPED ] 3 tests, listed below:"'
+ANSWER = f"""echo '{json.dumps({"benchmarks": [ENTRY]})}'"""
 FAKES = {
-    "bench_step": f"""case "$*" in *list_tests*) exit 0 ;; esac; echo '{json.dumps({"benchmarks": [ENTRY]})}'""",
+    "bench_step": 'case "$*" in *list_tests*) exit 0 ;; esac; ' + ANSWER,
     "bench_adam": "echo 'adam/bf16/real_time 1 ms'", "bench_overlap": "echo 'engine/full/1/real_time 1 ms'",
     "make_model": "echo '5 parameters in X'", "finetune_zero3": "echo 'throughput 1 tokens/s'", "tandem": "echo 'total 1 MiB'",
     **{name: TESTED for name in ("test_runtime", "test_actors", "test_engine", "test_models")},
@@ -120,6 +121,14 @@ class WithFakes(Bare):
         code, printed = self.queue("--queue=Q5", "--rehearse", "--seconds", "1")
         self.assertEqual(code, 0, printed)
         self.assertIn("left out: 1 s left", self.record())
+
+    def test_a_comparison_ends_in_time_to_print_what_it_has(self):
+        script(self.folder / "programs/bench_step", "case \"$*\" in *list_tests*) exit 0 ;; *state=bf16*) sleep 60 ;; esac; " + ANSWER)
+        self.assertEqual(self.pack(self.folder / "programs", sys.executable)[0], 0)
+        code, printed = self.queue("--queue", "Q5", "--rehearse", "--seconds", "20")
+        self.assertEqual(code, 1, printed)
+        self.assertIn("| exact step/qwen3/1x32/bf16/full | 1 | 100 |", self.record())
+        self.assertRegex(self.record(), "fell short: moments in bf16, round 1: ended by its limit")
 
     def test_a_real_run_takes_the_sizes_of_the_item(self):
         self.smi(0)

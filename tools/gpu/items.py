@@ -195,7 +195,7 @@ def other_shapes(kit):
     rows, length, steps = ("1", "512", "2") if kit.rehearse else ("4", "4096", "14")
     tune = ["finetune_zero3", "--model_name", str(model), "--dataset_name", str(data), "--device", kit.device, "--dtype", "bf16",
             "--lr", "1e-5", "--batch_size", rows, "--max_length", length, "--loss_on", "all", "--steps", steps, "--no-samples",
-            "--warmup_steps", "0" if kit.rehearse else "4", "--progress", "off", "--activation_checkpointing", "--packing", "bfd"]
+            "--summary_skip", "0" if kit.rehearse else "4", "--progress", "off", "--activation_checkpointing", "--packing", "bfd"]
     said = lines("tokens|step|memory|loss")
     yield Step(f"packed rows {rows}x{length}", 80, [*tune, "--output_dir", str(kit.scratch / "packed")], said)
     full = kit.ours(Shape("qwen3_0.6b", 4, 4096, 10), RECOMPUTED)

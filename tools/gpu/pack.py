@@ -30,7 +30,7 @@ MOST_MIB = 60
 FILES = ["tandem", "tools/setup.sh", "tools/gpu_record.py", "tools/trust.py", "tools/trust_campaigns.py",
          *(f"examples/demo/{name}" for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"))]
 # The C and C++ runtime is the image's, which is newer; LibTorch and CUDA come with its torch.
-OF_THE_IMAGE = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|gcc_s|stdc\+\+|gomp))\.so|lib(cu|nv|nccl|torch|c10)")
+OF_THE_IMAGE = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|gcc_s|stdc\+\+|gomp))\.so|lib(cuda|nvidia|nccl|torch|c10)")
 
 
 class Fault(Exception):

@@ -49,7 +49,7 @@ class Comparison:
         """One run of a side, where time is left for it."""
         if name in self.fell:
             return
-        left = self.left()
+        left = max(0.0, self.left())
         if left < max(self.args.least, self.took.get(name, 0)):
             self.notes.append(f"{name}, round {at + 1}: not run, {left:.0f} s left")
             return

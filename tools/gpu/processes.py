@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 GIB = 2**30
+GRACE_S = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,13 +32,14 @@ class Ended:
 
 
 def end_group(process):
-    """Workers outlive a parent that was killed, so the signal goes to the group: first SIGTERM, then SIGKILL."""
+    """Workers outlive a parent that was killed, so the signal goes to the group: first SIGTERM, then SIGKILL. Between them a
+    program has the time to end groups of its own, which no signal of ours reaches, and to print what it has."""
     for name in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, name)
         except ProcessLookupError:
             break
-        until = time.monotonic() + 0.3
+        until = time.monotonic() + GRACE_S
         while process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
     process.wait()

@@ -5,7 +5,7 @@ Each item has its most valuable step first. A step that fails or hangs is ended 
 time is left is left out. Before the first step the frame looks at the machine and the programs. --rehearse runs the same steps
 on the CPU with tiny models and stand-ins for what needs a GPU. Invariant: record.md is written anew after each step, so that a
 machine that goes away leaves all that was measured.
-Results lie in --out: record.md, log.txt (all output), table.md and raw.jsonl (comparisons), trace.txt.
+Results lie in --out: record.md, log.txt (all output), table.md and raw.jsonl (comparisons), trace_NAME.txt.
 Exit codes: 0 every step passed, 1 a step did not, 2 wrong flags, 3 no GPU or one in use, 4 the programs cannot run here.
 """
 
@@ -90,7 +90,7 @@ class Session:
         if absent:
             return Result("", step.name, line_of(step.command), f"left out: {absent}", 0, "")
         print(f"queue: {step.name}: at most {seconds:.0f} s", flush=True)
-        ended = processes.run(step.command, seconds, self.kit.environment(step.environment), kit_module.ROOT)
+        ended = processes.run(step.within(seconds), seconds, self.kit.environment(step.environment), kit_module.ROOT)
         self.log(step.command, ended.out + ended.err)
         return self.judged(step, ended)
 

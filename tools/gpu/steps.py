@@ -14,6 +14,7 @@ from gpu_record import lines, sanitized, tests
 from trust_campaigns import FallsShort, NoFigure
 
 FAILURES = (FallsShort, NoFigure)
+PRINTS_S = 8  # for a comparison to end its last side and to print
 FOR_THE_IMAGE = ["--only-binary=:all:", "--implementation", "cp", "--python-version", wheels.PYTHON,
                  *(part for name in wheels.PLATFORMS for part in ("--platform", name))]
 
@@ -29,6 +30,14 @@ class Step:
     environment: dict = dataclasses.field(default_factory=dict)
     absent: str = ""
     marks: tuple = ()
+
+    def within(self, seconds):
+        """The command; one that has a budget has that much less of it that it can print its table."""
+        if "--budget" not in self.command:
+            return self.command
+        at = self.command.index("--budget") + 1
+        budget = min(float(self.command[at]), max(0, seconds - PRINTS_S))
+        return [*self.command[:at], f"{budget:.0f}", *self.command[at + 1:]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,15 +101,22 @@ def pair_step(kit, title, seconds, sides, marks=(), rounds=1, order=None, limit=
     command += ["--out", str(kit.out / "table.md"), "--raw", str(kit.out / "raw.jsonl")]
     for name, side in sides.items():
         command += ["--side", f"{name}={kit_module.line_of(side)}"]
-    return Step(title, seconds + 8, command, lines(r"^(\||- )"), kit.peer_environment(), marks=marks)
+    return Step(title, seconds + PRINTS_S, command, lines(r"^(\||- )"), kit.peer_environment(), marks=marks)
 
 
 def trace_step(kit, name, last_ms, command):
-    """A run with the CUPTI library in it; the trace is appended to trace.txt when the program ends."""
+    """A run with the CUPTI library in it, which writes a file of the trace when the program ends."""
     library = kit.pack / kit_module.TRACE
+    trace = kit.out / f"trace_{re.sub(r'[^a-z0-9.]+', '_', name.lower())}.txt"
     inject = {"CUDA_INJECTION64_PATH": str(library), "CUPTI_TRACE_LAST_MS": str(last_ms),
-              "CUPTI_TRACE_OUT": str(kit.out / "trace.txt")}
-    figure = lines("tokens_per_s|cupti_trace")
+              "CUPTI_TRACE_OUT": str(trace)}
+
+    def figure(output):
+        if not trace.is_file() and not kit.rehearse:
+            raise NoFigure("no trace was written")
+        head = trace.read_text(encoding="utf-8").splitlines()[:15] if trace.is_file() else ["no GPU, no trace"]
+        return "\n".join([lines("tokens_per_s")(output), *head])
+
     return Step(f"trace of {name}", 60, command, figure, inject, "" if library.is_file() else f"no {library.name} was packed")
 
 
