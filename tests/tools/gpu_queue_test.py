@@ -103,7 +103,7 @@ class WithFakes(Bare):
             self.assertIn(f"## {name} {item.title}\n", record)
             self.assertIn(f"Passes: {item.passes}\n", record)
         self.assertRegex(record, r"\| tandem auto step/qwen3/1x32/bf16/full \| 1 \| 100 \| 5.0 \| 1.00 \|")
-        self.assertRegex(record, r"\| SuperOffload, no clipping \| 1 \| 1 \|")
+        self.assertRegex(record, r"\| SuperOffload, no clipping \(stand-in\) \| 1 \| 1 \| [\d,.]+ \| - \|")
         self.assertIn("0 hazards (stand-in)", record)
         self.assertNotIn("FAILED", record)
         self.assertNotIn(str(self.folder), record)
@@ -200,6 +200,7 @@ class WithPrograms(Bare):
         self.assertLess(float(size[1]), 60)
         code, rehearsed = self.queue("--rehearse")
         self.assertEqual(code, 0, rehearsed)
+        self.assertIn(f"Pack: {size[1]} MiB of the 60 that travel", rehearsed)
         print(printed, rehearsed.splitlines()[-1])
         for words in ("| tandem cpu ", "| as it is ", "| tandem, overlap off ", "| tandem qwen3_8b ", "| moments in bf16 ", "| packed rows "):
             self.assertIn(words, self.record())

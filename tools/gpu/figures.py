@@ -61,7 +61,7 @@ def figures(text, command):
         if "peer" in document and "error" in document:
             errors.append(document["error"])
         elif "peer" in document and "tokens_per_s" in document:
-            found.append(("", figures_of_peer(document)))
+            found.append(("(stand-in)" if document.get("stand_in") else "", figures_of_peer(document)))
         for entry in document.get("benchmarks", []):
             if entry.get("error_occurred"):
                 errors.append(f"{entry['name']}: {entry.get('error_message')}")
@@ -94,7 +94,8 @@ def table(rows):
     lines = ["| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
     first = next(iter(rows.values()), {})
     for name, runs in rows.items():
-        ratios = [first[at]["tokens_per_s"] / run["tokens_per_s"] for at, run in runs.items() if at in first]
+        both = [] if name.endswith("(stand-in)") else [at for at in runs if at in first]
+        ratios = [first[at]["tokens_per_s"] / runs[at]["tokens_per_s"] for at in both]
         losses = next(iter(runs.values()))["losses"]
         cells = [name, str(len(runs)), spread([run["tokens_per_s"] for run in runs.values()], ",.0f"),
                  spread([run["ms"] for run in runs.values()], ",.1f"), spread(ratios, ".2f"), most(runs, "tflops"),

@@ -19,6 +19,7 @@ import trust
 from processes import GIB, device_used_mib, memory_available
 
 NO_GPU, NO_PROGRAM = 3, 4
+MOST_MIB = 60  # of a pack
 MOST_USED_MIB = 1024  # more in others' hands once spoilt an 8B run
 
 
@@ -54,6 +55,19 @@ def packed(pack):
     """What pack.py wrote of the pack; nothing where the programs are those of the tree."""
     path = pack / PACKED
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def size_of(folder, without=None):
+    """The bytes of a folder's files, but for those below `without`."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not (without and path.is_relative_to(without)))
+    return sum(path.stat().st_size for path in files)
+
+
+def look_at_pack(kit):
+    if not packed(kit.pack):
+        return ["Nothing is packed here: the programs are those of the tree."]
+    size = size_of(kit.pack, kit.out) / 2**20
+    return [f"Pack: {size:.1f} MiB of the {MOST_MIB} that travel, {len(kit.wheels())} wheels of the peers."]
 
 
 def unpacked(kit):
@@ -135,4 +149,4 @@ def look_at_programs(kit, names):
 
 def facts(kit, names):
     """Lines for the record."""
-    return [*look_at_gpu(), *look_at_programs(kit, names), *look_at_host(kit.pack)]
+    return [*look_at_gpu(), *look_at_pack(kit), *look_at_programs(kit, names), *look_at_host(kit.pack)]

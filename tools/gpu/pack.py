@@ -25,7 +25,6 @@ import trust
 from items import PROGRAMS
 
 MIB = 2**20
-MOST_MIB = 60
 # Beside tools/gpu: what the frame and the steps read.
 FILES = ["tandem", "tools/setup.sh", "tools/gpu_record.py", "tools/trust.py", "tools/trust_campaigns.py",
          *(f"examples/demo/{name}" for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"))]
@@ -113,10 +112,6 @@ def build_trace(python, into):
     say(f"{TRACE}: not built: Q2 and Q7 go without traces")
 
 
-def size_of(folder):
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def pack(flags):
     into = flags.into
     if into.exists() and not (into / PACKED).is_file() and any(into.iterdir()):
@@ -129,7 +124,7 @@ def pack(flags):
     pack_kit(into)
     pack_wheels(into)
     build_trace(flags.python, into)
-    size = size_of(into) / MIB
+    size = frame.size_of(into) / MIB
     if size > flags.most_mib:
         raise Fault(f"{size:.1f} MiB are more than the {flags.most_mib:g} that travel")
     say(f"{into}: {size:.1f} MiB of the {flags.most_mib:g} that travel")
@@ -140,7 +135,7 @@ def main(argv):
     parser.add_argument("--bin", type=Path, default=ROOT / "build/release/bin", help="folder of the programs")
     parser.add_argument("--into", type=Path, default=ROOT / ".gpu", help="made anew")
     parser.add_argument("--python", default=str(ROOT / ".venv/bin/python"), help="interpreter with the torch of the programs")
-    parser.add_argument("--most-mib", type=float, default=MOST_MIB, help=argparse.SUPPRESS)
+    parser.add_argument("--most-mib", type=float, default=frame.MOST_MIB, help=argparse.SUPPRESS)
     flags = parser.parse_args(argv)
     try:
         pack(flags)
