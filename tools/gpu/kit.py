@@ -1,6 +1,6 @@
 """What a queue's items are made of: where things lie, and the command lines of our programs and of the peers.
 
-Invariant: a rehearsal differs from a real run in what a command says of the device, the sizes and the configs, and in nothing else.
+Invariant: a rehearsed command differs from a real one in its device, sizes and configs, and in nothing else.
 """
 
 import dataclasses

@@ -98,8 +98,8 @@ struct Total {
 template <class Key>
 std::vector<std::pair<Key, Total>> by_time(const std::map<Key, Total>& totals) {
   std::vector<std::pair<Key, Total>> order(totals.begin(), totals.end());
-  std::ranges::stable_sort(order, std::ranges::greater(),
-                           [](const auto& entry) { return entry.second.ns; });
+  std::ranges::sort(order, std::ranges::greater(),
+                    [](const auto& entry) { return entry.second.ns; });
   return order;
 }
 
@@ -304,7 +304,7 @@ inline void print(std::FILE* out, const Collected& all, const Window& window) {
       inside.push_back(a);
     }
   }
-  std::ranges::stable_sort(inside, {}, &Activity::begin_ns);
+  std::ranges::sort(inside, {}, &Activity::begin_ns);
   std::fprintf(out, "cupti_trace: the last %.1f of %.1f ms: %zu activities, %llu lost\n",
                ms(end_ns - begin_ns), ms(whole_ns), inside.size(), shown(all.lost));
   Report(out, all.names, std::move(inside), end_ns - begin_ns, window.gap_us).print();
