@@ -101,6 +101,7 @@ MAY_INCLUDE = {
     "tools/launch": [],
     "tools/cli": ["tools/launch"],
     "tools/demo": [],
+    "tools/gpu": [],
 }
 
 

@@ -7,8 +7,8 @@
 // of the model that a config.json describes (random weights), step/... or cuda/... alone; --rows=N
 // --length=N: in this shape. grad_norm, misses, skips: of the timed steps, the last norm. *_ms:
 // means of a step; predicted_ms: what the placement's model expected. peak_MiB: the most that the
-// process had resident so far; device_MiB: the same of the GPU. On a GPU --steps=N steps are timed,
-// so that an engine is made once.
+// process had resident so far; device_MiB: the same of the GPU. --steps=N steps are timed; without
+// it, 25 on a GPU, so that an engine is made once, and as many as take 3 s on the CPU.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -39,7 +39,7 @@ namespace {
 
 struct Settings {
   DeviceKind device = DeviceKind::kCpu;
-  int gpu_steps = 25;  // that are timed on a GPU
+  std::int64_t steps = 0;  // that are timed; 0: those of three seconds
   Placement placement = Placement::kAuto;
   std::int64_t stage = 3;
   std::int64_t gather_slots = 0;
@@ -159,8 +159,7 @@ void add(const std::string& name, const Case& c) {
   auto* const added = benchmark::RegisterBenchmark(
       name.c_str(), [c](benchmark::State& state) { run_steps(state, c); });
   added->Unit(benchmark::kMillisecond)->UseRealTime();
-  c.settings.device == DeviceKind::kCuda ? added->Iterations(c.settings.gpu_steps)
-                                         : added->MinTime(3.0);
+  c.settings.steps > 0 ? added->Iterations(c.settings.steps) : added->MinTime(3.0);
 }
 
 struct RankCase {
@@ -250,8 +249,9 @@ Settings take_settings(Suite& suite) {
   const std::string device =
       suite.choice("--device", "cpu", {"cpu", "cuda"}, "where the model computes");
   s.device = choose_device(device);
-  s.gpu_steps = static_cast<int>(
-      suite.number("--steps", s.gpu_steps, {.least = 1, .most = 100'000}, "timed on a GPU"));
+  const bool on_gpu = s.device == DeviceKind::kCuda;
+  s.steps = suite.number("--steps", on_gpu ? 25 : 0, {.most = 100'000},
+                         "that are timed; 0: as many as take three seconds");
   s.placement =
       *parse_enum<Placement>(suite.choice("--placement", "auto", {"auto", "cpu", "gpu", "stream"},
                                           "where the optimizer's state lies beside a GPU"));

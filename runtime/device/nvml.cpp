@@ -47,7 +47,7 @@ Nvml::~Nvml() {
 
 std::uint64_t Nvml::free_bytes(const std::string& uuid) const {
   auto* const find = symbol<int(const char*, void**)>(library_, "nvmlDeviceGetHandleByUUID");
-  auto* const ask = symbol<int(void*, Memory*)>(library_, "nvmlDeviceGetMemoryInfo");
+  auto* const ask = symbol<int(void*, void*)>(library_, "nvmlDeviceGetMemoryInfo");
   void* gpu = nullptr;
   Memory memory{};
   const bool known = find != nullptr && ask != nullptr &&

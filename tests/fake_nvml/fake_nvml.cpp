@@ -23,8 +23,8 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, void** gpu) {
   *gpu = &started;
   return started == 1 && is_it ? 0 : 6;  // NVML_ERROR_NOT_FOUND
 }
-int nvmlDeviceGetMemoryInfo(void* gpu, Memory* memory) {
-  *memory = {80ULL << 30, 5ULL << 30, 75ULL << 30};
+int nvmlDeviceGetMemoryInfo(void* gpu, void* memory) {
+  *static_cast<Memory*>(memory) = {80ULL << 30, 5ULL << 30, 75ULL << 30};
   return gpu == &started ? 0 : 2;  // NVML_ERROR_INVALID_ARGUMENT
 }
 }
