@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "runtime/device/populate.hpp"
 #include "runtime/io/recycling_allocator.hpp"
 #include "runtime/system/machine.hpp"
-#include "runtime/device/populate.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {

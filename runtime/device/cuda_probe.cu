@@ -44,8 +44,8 @@ std::vector<GpuInfo> gpus() {
       cudaGetLastError();
       continue;
     }
-    GpuInfo info{properties.name,  properties.totalGlobalMem, 0,
-                 properties.major, properties.minor,          text_of(properties.uuid),
+    GpuInfo info{properties.name,       properties.totalGlobalMem, 0,
+                 properties.major,      properties.minor,          text_of(properties.uuid),
                  address_of(properties)};
     info.free_bytes = nvml.free_bytes(info.uuid);
     if (info.free_bytes == 0 && count == 1) {  // this process computes on it, if on any

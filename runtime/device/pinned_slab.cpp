@@ -5,8 +5,8 @@
 #include <new>
 #include <utility>
 
-#include "runtime/system/machine.hpp"
 #include "runtime/device/populate.hpp"
+#include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
