@@ -144,11 +144,10 @@ class Suite {
     const std::size_t ran = benchmark::RunSpecifiedBenchmarks(&reporter);
     benchmark::Shutdown();
     if (ran == 0) {
-      refuse(
-          "no benchmark has a name that --benchmark_filter matches; "
+      say("no benchmark has a name that --benchmark_filter matches; "
           "--benchmark_list_tests=true lists them");
     }
-    return 0;
+    return ran == 0 ? 2 : 0;
   }
 
  private:
@@ -160,8 +159,11 @@ class Suite {
   [[nodiscard]] std::string name() const {
     return arguments_[0].substr(arguments_[0].rfind('/') + 1);
   }
-  [[noreturn]] void refuse(const std::string& text) const {
+  void say(const std::string& text) const {
     std::fputs(fmt::format("[bench] {}: {}\n", name(), text).c_str(), stderr);
+  }
+  [[noreturn]] void refuse(const std::string& text) const {
+    say(text);
     std::exit(2);
   }
 

@@ -6,6 +6,7 @@ code 2, a filter that matches nothing likewise, and a report as JSON says what m
 """
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,18 +24,22 @@ FLAGS = {"adam": ["--elements", "--iterations", "--threads"], "checkpoint": ["--
                   "--optimizer_state"]}
 # The least that a suite can be asked to measure.
 SMALLEST = {"adam": ["--elements=1000000", "--iterations=1", "--benchmark_filter=^adam/fp32"],
-            "checkpoint": ["--benchmark_filter=^save/qwen3_20m$"],
+            "checkpoint": ["--benchmark_filter=^save/qwen3_20m/"],
             "load": ["--gb=0.01"],
             "net": ["--benchmark_filter=latency"],
             "nvme": ["--state_mb=4"],
-            "overlap": ["--benchmark_filter=control/ready_to_adam$"],
+            "overlap": ["--benchmark_filter=control/ready_to_adam/"],
             "placement": ["--benchmark_filter=^model/"],
             "rollback": ["--elements=10000"],
-            "step": ["--rows=1", "--length=32", "--benchmark_filter=bf16/full$"]}
+            "step": ["--rows=1", "--length=32", "--steps=1", "--benchmark_filter=bf16/full/iter"]}
 
 
 def run(suite, *flags, timeout=300):
     return subprocess.run([str(BIN / f"bench_{suite}"), *flags], capture_output=True, text=True, timeout=timeout)
+
+
+def literal(name):
+    return re.sub(r"([.^$*+?()|\[\]{}\\])", r"\\\1", name)
 
 
 class Suites(unittest.TestCase):
@@ -77,10 +82,11 @@ class Suites(unittest.TestCase):
         for suite in SUITES:
             with self.subTest(suite), tempfile.TemporaryDirectory() as name:
                 flags = SMALLEST.get(suite, [])
-                listed = run(suite, *flags, "--benchmark_list_tests=true").stdout.split()
+                listed = run(suite, *flags, "--benchmark_list_tests=true").stdout.splitlines()
                 page = Path(name) / "out.json"
-                done = run(suite, *[flag for flag in flags if not flag.startswith("--benchmark_filter")],
-                           f"--benchmark_filter=^{listed[0]}$", "--benchmark_min_time=0.01", f"--benchmark_out={page}")
+                own = [flag for flag in flags if not flag.startswith("--benchmark_filter")]
+                done = run(suite, *own, f"--benchmark_filter=^{literal(listed[0])}$", "--benchmark_min_time=0.01",
+                           f"--benchmark_out={page}")
                 self.assertEqual(done.returncode, 0, done.stderr)
                 report = json.loads(page.read_text())
                 for key in ("commit", "cpu", "usable_cpus", "load_avg", "date"):
