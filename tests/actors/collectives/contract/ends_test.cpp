@@ -223,7 +223,7 @@ Task<> look_at_memory(ContractRank* rank) {
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(made) % 4096, 0U);
     EXPECT_TRUE(std::all_of(made, made + bytes, [](std::byte b) { return b == std::byte{0}; }));
   }
-  if (!kAddressSanitizer) {  // it ends the program instead
+  if (!kAddressSanitizer && !kThreadSanitizer) {  // they end the program instead
     EXPECT_THAT([&] { (void)rank->backend().allocate(std::size_t{1} << 52); },
                 ThrowsError(ExitCode::kRefused));
   }
