@@ -348,6 +348,10 @@ Task<std::string> read_manifest_text(FileIo* io, std::string folder) {
   try {
     co_return co_await read_text(io, join(folder, kManifestName));
   } catch (const FileError& error) {
+    if (error.error_number() == EISDIR) {
+      throw user_error("checkpoint", "{} is a folder, and no manifest; {} is no checkpoint",
+                       join(folder, kManifestName), folder);
+    }
     if (error.error_number() != ENOENT) {
       throw;
     }
