@@ -12,6 +12,7 @@
 #include "runtime/system/nonce.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/planted.hpp"
 
 namespace tandem {
 
@@ -137,6 +138,22 @@ Task<std::string> CheckpointProtocol::first_word(std::string mine) const {
   const std::string& host =
       disks_.hosts[disks_.of_rank[static_cast<std::size_t>(found - all.begin())]];
   co_return host.empty() ? *found : fmt::format("on host {}: {}", host, *found);
+}
+
+Task<> CheckpointProtocol::write_files(RankSave* save) {
+  if (is_first()) {
+    co_await save->create();
+  }
+  co_await save->votes.all_have(SavePhase::kMade);
+  co_await save->open_and_hold();
+
+  // From here on training goes on.
+  co_await save->write();  // and syncs
+  if (!planted(Bug::kHashedBeforeWritten)) {
+    co_await save->votes.all_have(SavePhase::kWritten);
+  }
+  const std::string entries = co_await save->hash();
+  save->take_entries(co_await save->votes.all_have(SavePhase::kHashed, entries));
 }
 
 Task<std::vector<HeldCheckpoint>> CheckpointProtocol::read_manifests(FileIo* io,

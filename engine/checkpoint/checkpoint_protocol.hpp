@@ -1,8 +1,9 @@
 // engine/checkpoint/checkpoint_protocol.hpp — how the ranks save a checkpoint and find one again:
 // the order of the steps, for ranks that share a disk and for hosts with disks of their own.
 //
-// A protocol has all of a save in one function, from the first write to the removal of older
-// checkpoints (shared_disk.cpp, several_disks.cpp); RankSave has the steps that they put in order.
+// A protocol has a save in one function, from its plan to the removal of older checkpoints
+// (shared_disk.cpp, several_disks.cpp); write_files() is the part that they share, and RankSave has
+// the steps that they put in order.
 // Invariant: a vote stands between two steps where the second one on a rank needs the first one on
 // other ranks.
 // Thread rule: the loop's thread. All ranks make the same calls in the same order.
@@ -153,6 +154,10 @@ class CheckpointProtocol {
  protected:
   CheckpointProtocol(Disks disks, CheckpointExchange ranks)
       : disks_(std::move(disks)), ranks_(std::move(ranks)) {}
+
+  /// Makes the planned files, writes and hashes them; no file has its final name yet. Training goes
+  /// on when this rank's units are frozen.
+  Task<> write_files(RankSave* save);
 
   const Disks disks_;
   const CheckpointExchange ranks_;

@@ -33,7 +33,7 @@ class Checkpointer {
   using Phase = SavePhase;
   using Request = SaveRequest;
 
-  /// What a save asks of the machine, beside its files. The simulator gives answers of its own.
+  /// The answers of the machine to a save, beside its files. The simulator gives others.
   struct Machine {
     /// Finds out which ranks see the same disk at `folder`. A collective.
     std::function<Task<Disks>(TextExchange exchange, std::string folder)> find_disks;

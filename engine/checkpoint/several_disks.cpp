@@ -59,19 +59,7 @@ class SeveralDisks final : public CheckpointProtocol {
         co_await save->votes.all_have(SavePhase::kAgreed, save->own_id()),
         ManifestSlices{
             .save = {}, .disk = own_disk(), .hosts = disks_.hosts, .whole = save->layout().whole});
-    if (is_first()) {
-      co_await save->create();
-    }
-    co_await save->votes.all_have(SavePhase::kMade);
-    co_await save->open_and_hold();
-
-    // From here on training goes on.
-    co_await save->write();  // and syncs
-    if (!planted(Bug::kHashedBeforeWritten)) {
-      co_await save->votes.all_have(SavePhase::kWritten);
-    }
-    const std::string entries = co_await save->hash();
-    save->take_entries(co_await save->votes.all_have(SavePhase::kHashed, entries));
+    co_await write_files(save);
 
     if (is_first()) {
       co_await save->seal();  // all of the slices are durable, the manifest last

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "engine/checkpoint/checkpoint_protocol.hpp"
-#include "runtime/util/planted.hpp"
 
 namespace tandem {
 namespace {
@@ -23,19 +22,7 @@ class SharedDisk final : public CheckpointProtocol {
 
   Task<> save(RankSave* save) override {
     save->plan(co_await save->votes.all_have(SavePhase::kAgreed, save->own_id()), {});
-    if (is_first()) {
-      co_await save->create();
-    }
-    co_await save->votes.all_have(SavePhase::kMade);
-    co_await save->open_and_hold();
-
-    // From here on training goes on.
-    co_await save->write();  // and syncs
-    if (!planted(Bug::kHashedBeforeWritten)) {
-      co_await save->votes.all_have(SavePhase::kWritten);
-    }
-    const std::string entries = co_await save->hash();
-    save->take_entries(co_await save->votes.all_have(SavePhase::kHashed, entries));
+    co_await write_files(save);
 
     if (is_first()) {
       co_await save->seal();       // all of it is durable, the manifest last

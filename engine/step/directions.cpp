@@ -202,7 +202,7 @@ Task<> Directions::orthogonalize_unit(std::size_t unit) {
   }
 }
 
-// What is in no matrix is the same on all ranks; rank 0 keeps it.
+// Elements outside of every matrix are the same on all ranks; rank 0 keeps them.
 Task<> Directions::clear_others_part(std::size_t unit, float* block) {
   const std::vector<Matrix>* matrices = &matrices_[unit];
   const std::uint32_t rank = layout_.sharding.rank;

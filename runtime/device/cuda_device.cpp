@@ -7,7 +7,6 @@
 
 #include "runtime/device/populate.hpp"
 #include "runtime/io/recycling_allocator.hpp"
-#include "runtime/system/machine.hpp"
 #include "runtime/util/check.hpp"
 
 namespace tandem {
@@ -147,7 +146,7 @@ bool CudaDevice::pin(std::span<std::byte> memory) {
   }
   use();
   if (memory.size() >= kLargePin) {
-    populate(memory, machine::usable_cpus(), options_.node);
+    populate(memory, options_.node);
   }
   const CudaApi::Status status = api_.pin(memory.data(), memory.size());
   if (status == CudaApi::kSuccess) {

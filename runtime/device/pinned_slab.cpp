@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "runtime/device/populate.hpp"
-#include "runtime/system/machine.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {
@@ -63,7 +62,7 @@ std::byte* PinnedSlab::allocate(std::size_t bytes) {
   }
   std::byte* const lent = pieces_.back().data + used_;
   used_ += wanted;
-  fill_with_zeros({lent, wanted}, machine::usable_cpus());
+  fill_with_zeros({lent, wanted});
   return lent;
 }
 

@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/system/machine.hpp"
+
 namespace tandem {
 namespace {
 
@@ -22,8 +24,12 @@ constexpr std::size_t kPartMin = std::size_t{32} << 20;  // below, a thread cost
 /// made.
 template <class Act>
 void in_parts(std::span<std::byte> memory, int threads, Act act) {
-  const auto parts = std::clamp<std::size_t>(memory.size() / kPartMin, 1,
-                                             static_cast<std::size_t>(std::max(threads, 1)));
+  if (memory.size() < 2 * kPartMin) {
+    act(memory);
+    return;
+  }
+  const int most = threads > 0 ? threads : machine::usable_cpus();
+  const std::size_t parts = std::min(memory.size() / kPartMin, static_cast<std::size_t>(most));
   const std::size_t length = (memory.size() / parts + kPage) / kPage * kPage;
   std::vector<std::thread> others;
   for (std::size_t begin = length; begin < memory.size(); begin += length) {
@@ -70,7 +76,7 @@ void touch(std::span<std::byte> part) {
 
 }  // namespace
 
-void populate(std::span<std::byte> memory, int threads, int node) {
+void populate(std::span<std::byte> memory, int node, int threads) {
   const std::span<std::byte> pages = pages_of(memory);
   if (pages.empty()) {
     return;

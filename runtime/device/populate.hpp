@@ -10,10 +10,11 @@
 namespace tandem {
 
 /// Gives the range its pages and keeps its content. `node`: the NUMA node that pages should come
-/// from, if the kernel lets them; -1: any. Uses up to `threads` threads where the range is large.
-void populate(std::span<std::byte> memory, int threads, int node = -1);
+/// from, if the kernel lets them; -1: any. `threads`: at most, where the range is large; 0: one for
+/// each CPU that this process may use.
+void populate(std::span<std::byte> memory, int node = -1, int threads = 0);
 
 /// Fills the range with zeros, likewise.
-void fill_with_zeros(std::span<std::byte> memory, int threads);
+void fill_with_zeros(std::span<std::byte> memory, int threads = 0);
 
 }  // namespace tandem

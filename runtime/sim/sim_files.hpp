@@ -31,7 +31,8 @@ class SimFiles final : public FileBackend {
     double io_error = 0;                                 // ... with EIO
     std::uint64_t error_at = UINT64_MAX;                 // the call, from 0, that ends with EIO
     Duration call_time = std::chrono::microseconds(50);  // on average
-    // Of reads, and of writes beside them; 0: each call takes call_time, however many there are.
+    // Reads share this rate, and writes have as much; 0: each call takes call_time, however many
+    // there are.
     double bytes_per_s = 0;
   };
   SimFiles(SimWorld& world, std::uint32_t rank, SimDisk& disk, Faults faults);

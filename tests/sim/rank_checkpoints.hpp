@@ -16,7 +16,7 @@ namespace tandem::sim_test {
 
 class TrainingRank;
 
-/// What rank 0 knows of the saves of a start.
+/// Rank 0's knowledge of the saves of a start.
 struct CheckpointMeeting {
   std::uint64_t start = 1;  // the program's number: no two starts use the same temporary names
   std::uint64_t committed_step = 0;  // the last that a save has said to be durable; 0: none

@@ -44,7 +44,7 @@ struct Strike {
   [[nodiscard]] std::string text() const;
 };
 
-/// What the start after a power cut finds.
+/// The disks that the start after a power cut finds.
 struct FoundDisks {
   std::vector<SimDisk> disks;
   std::uint64_t step = 0;  // of the last checkpoint that was said to be durable by then; 0: none

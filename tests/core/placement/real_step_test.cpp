@@ -31,8 +31,8 @@ constexpr int kCounted = 2;  // of these, the last ones
 constexpr std::int64_t kChunk = 128 * 1024;
 constexpr double kMostApart = 0.1;
 
-/// What the step's clipping does: nothing, as there is none or as no norm reaches it, or scale
-/// every gradient.
+/// The step's clipping is off, or has a limit that no norm reaches, or one that scales every
+/// gradient.
 enum class Clipping { kOff, kNever, kAlways };
 
 struct Case {

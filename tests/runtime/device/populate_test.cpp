@@ -34,7 +34,7 @@ TEST(Populate, GivesEveryPageOnceAndKeepsTheContent) {
       Mapping mapping;
       EXPECT_EQ(mapping.pages(), 0U);
       mapping.memory[kBytes / 2] = std::byte{7};
-      populate(mapping.memory, threads, node);
+      populate(mapping.memory, node, threads);
       EXPECT_EQ(mapping.pages(), kBytes / kPage);
       EXPECT_EQ(mapping.memory[kBytes / 2], std::byte{7});
       EXPECT_EQ(mapping.memory[kBytes - 1], std::byte{0});
@@ -44,10 +44,10 @@ TEST(Populate, GivesEveryPageOnceAndKeepsTheContent) {
 
 TEST(Populate, TakesRangesThatAreNoPages) {
   Mapping mapping;
-  populate(mapping.memory.subspan(100, 50), 2);
-  populate({}, 2);
+  populate(mapping.memory.subspan(100, 50));
+  populate({});
   EXPECT_EQ(mapping.pages(), 0U);
-  populate(mapping.memory.subspan(100, 3 * kPage), 2);
+  populate(mapping.memory.subspan(100, 3 * kPage));
   EXPECT_GE(mapping.pages(), 2U);
 }
 

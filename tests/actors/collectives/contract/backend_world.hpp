@@ -37,7 +37,7 @@ enum class Home : std::uint8_t {
 inline constexpr std::size_t kHomes = 5;
 [[nodiscard]] const char* name_of(Home home);
 
-/// What an operation reads, and what it writes.
+/// The homes of the operand that an operation reads, and of the one that it writes.
 struct Homes {
   Home from;
   Home into;
@@ -110,22 +110,22 @@ struct WorldRun {
 
 /// What CollectiveBackend promises beside the results of its operations.
 enum class Promise : std::uint8_t {
-  // Of several ranks:
+  // Several ranks promise:
   kFailsTogether,       // a rank that aborts ends every rank's operations, which name it
   kNoticesLeaving,      // ... and so does one that leaves
   kComparesOperations,  // ranks at different operations of one size end with an error
   kSaysWhy,             // errors have an aborting rank's reason, and name the operation
   kAddsTrees,           // ReduceArguments::tree
-  // Of a single rank:
+  // A single rank promises:
   kKeepsTypes,  // an accumulator may have the type of the block
-  // Of any:
+  // Any number of ranks promises:
   kMovesAnySize,  // operands of all-gathers and reductions have any number of bytes
 };
 [[nodiscard]] const char* sentence_of(Promise promise);
 
-/// What a back end does not promise, and why.
+/// The promises that a back end does not make, each with its reason.
 using NotPromised = std::map<Promise, std::string>;
-/// Of back ends for several hosts.
+/// Returns those that back ends for several hosts do not make.
 [[nodiscard]] inline NotPromised not_over_nets() {
   return {{Promise::kSaysWhy, "between hosts only the number of the failed rank travels"},
           {Promise::kComparesOperations, "frames have no header: only their sizes are compared"}};
