@@ -45,6 +45,24 @@ class DeviceOutOfMemory : public DeviceError {
 
 class Device;
 
+/// The numbers of operations that a device was given, and the bytes that its copies move.
+struct DeviceCounts {
+  std::uint64_t launches = 0;
+  std::uint64_t waits = 0;  // of the host for an event
+  std::uint64_t to_device_bytes = 0;
+  std::uint64_t to_host_bytes = 0;
+  std::uint64_t within_device_bytes = 0;
+
+  friend DeviceCounts operator-(const DeviceCounts& a, const DeviceCounts& b) noexcept {
+    return {.launches = a.launches - b.launches,
+            .waits = a.waits - b.waits,
+            .to_device_bytes = a.to_device_bytes - b.to_device_bytes,
+            .to_host_bytes = a.to_host_bytes - b.to_host_bytes,
+            .within_device_bytes = a.within_device_bytes - b.within_device_bytes};
+  }
+  friend bool operator==(const DeviceCounts&, const DeviceCounts&) = default;
+};
+
 /// Device memory; freed by the destructor, which may run only when no queued operation uses it.
 class DeviceBuffer {
  public:
@@ -95,6 +113,7 @@ struct DevicePoint : Op {
   std::exception_ptr error;
   bool passed = false;          // for the device: its streams may go on
   const void* maker = nullptr;  // marks the kind of device that made it; null: a simulated one
+  std::shared_ptr<DeviceCounts> counts;  // of the device, which the point may outlive
   std::shared_ptr<DevicePoint> on_the_way;
 };
 }  // namespace detail
@@ -136,6 +155,9 @@ class DeviceEvent::Awaiter : public Event::Awaiter {
 };
 
 inline DeviceEvent::Awaiter DeviceEvent::wait(StopToken stop) const noexcept {
+  if (point_->counts != nullptr) {
+    ++point_->counts->waits;
+  }
   return {point_, stop};
 }
 
@@ -182,6 +204,9 @@ class Device {
   [[nodiscard]] virtual const std::string& name() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t memory_bytes() const noexcept = 0;
   [[nodiscard]] virtual std::uint64_t free_bytes() const noexcept = 0;
+  /// Returns the counts since the device was made. Operations that others queue on its native
+  /// streams are not among them.
+  [[nodiscard]] const DeviceCounts& counts() const noexcept { return *counts_; }
 
   /// Throws DeviceOutOfMemory with the sizes.
   [[nodiscard]] DeviceBuffer allocate(std::size_t bytes) {
@@ -216,6 +241,9 @@ class Device {
   virtual void launch(std::uint32_t stream, Name name, KernelCost cost, Kernel kernel) = 0;
   virtual void wait(std::uint32_t stream, const DeviceEvent& event) = 0;
   virtual DeviceEvent record(std::uint32_t stream) = 0;
+
+ private:
+  std::shared_ptr<DeviceCounts> counts_ = std::make_shared<DeviceCounts>();
 };
 
 inline DeviceBuffer::~DeviceBuffer() {
@@ -225,19 +253,27 @@ inline DeviceBuffer::~DeviceBuffer() {
 }
 
 inline void DeviceStream::to_device(std::byte* device_memory, std::span<const std::byte> host) {
+  device_->counts_->to_device_bytes += host.size();
   device_->copy(number_, Device::CopyKind::kToDevice, device_memory, host.data(), host.size());
 }
 inline void DeviceStream::to_host(std::span<std::byte> host, const std::byte* device_memory) {
+  device_->counts_->to_host_bytes += host.size();
   device_->copy(number_, Device::CopyKind::kToHost, host.data(), device_memory, host.size());
 }
 inline void DeviceStream::within_device(std::byte* to, const std::byte* from, std::size_t bytes) {
+  device_->counts_->within_device_bytes += bytes;
   device_->copy(number_, Device::CopyKind::kWithinDevice, to, from, bytes);
 }
 inline void DeviceStream::name_copies(Name name) { device_->name_copies(number_, name); }
 inline void DeviceStream::launch(Name name, KernelCost cost, Kernel kernel) {
+  ++device_->counts_->launches;
   device_->launch(number_, name, cost, std::move(kernel));
 }
 inline void DeviceStream::wait(const DeviceEvent& event) { device_->wait(number_, event); }
-inline DeviceEvent DeviceStream::record() { return device_->record(number_); }
+inline DeviceEvent DeviceStream::record() {
+  DeviceEvent event = device_->record(number_);
+  event.point()->counts = device_->counts_;
+  return event;
+}
 
 }  // namespace tandem

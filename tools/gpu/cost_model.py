@@ -33,7 +33,6 @@ PAGE = ROOT / "docs/device.md"
 COMMAND = "tools/gpu/cost_model.py --expect"
 STEPS, COUNTED = 4, 2  # played, and of these the last ones counted
 SLICES_UNDER_WAY = 3  # of updates on the device and through it
-STREAMED_SLICE = 256 * 1024  # elements
 UPDATE_BYTES = 28  # of a parameter: state read and written, gradient and weight of 16 bits; in fp32 the same
 AS_GOOD, SLOWER_POOL = 1.005, 2 / 3  # of the solver
 STREAMED_SHARES = (0, 0.25, 0.4, 0.5, 0.6, 0.75, 1)  # tried with placement auto, of the units whose state is not on the device
@@ -117,7 +116,7 @@ class Schedule:
         took = size / self.constants.host_updates_per_s
         if kind == "streamed":
             one_way = cost.STATE_BYTES * size / self.run.gpu.link_bytes_per_s
-            slices = -(-size // STREAMED_SLICE)
+            slices = -(-size // self.run.tree.streamed_elements)
             took = max(one_way, (2 * one_way + slices * self.constants.host_wait_s) / SLICES_UNDER_WAY)
             in_memory = UPDATE_BYTES * size / (self.constants.streaming * self.run.gpu.bytes_per_s)
             for what, spent in (("to device", one_way), ("to host", one_way), ("updates", in_memory)):

@@ -254,12 +254,14 @@ class Tree:
 
     skips_down: bool  # a recomputed layer leaves out its down projection and last sum
     slice_elements: int  # of an update on the device, each awaited by the host
+    streamed_elements: int  # of an update of state that is copied through the device, likewise
     slots_by_room: bool  # gather slots are as many as the device holds
     quarter_for_shadows: bool  # instead of what the plan leaves
 
 
-RECORDED = Tree(skips_down=False, slice_elements=16 << 17, slots_by_room=False, quarter_for_shadows=True)
-NOW = Tree(skips_down=True, slice_elements=256 << 17, slots_by_room=True, quarter_for_shadows=False)
+RECORDED = Tree(skips_down=False, slice_elements=16 << 17, streamed_elements=256 << 10, slots_by_room=False,
+                quarter_for_shadows=True)
+NOW = Tree(skips_down=True, slice_elements=256 << 17, streamed_elements=1024 << 10, slots_by_room=True, quarter_for_shadows=False)
 
 
 @dataclasses.dataclass(frozen=True)

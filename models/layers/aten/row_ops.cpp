@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <ATen/Functions.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "models/gpu/row_kernels.hpp"
@@ -27,7 +28,9 @@ void* stream_of(const at::Tensor& x) {
   return device.getStreamNativeHandle(device.getStream(x.device()));
 }
 
+/// Throws if a launch failed. LibTorch's profiler and our counts see each launch by its name.
 void launched(int status, const char* what) {
+  RECORD_FUNCTION(what, {});
   if (status != 0) {
     throw failure(ExitCode::kFailure, "device",
                   "kernel \"{}\" cannot be launched: status {} of CUDA; restart the rank", what,
