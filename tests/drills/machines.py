@@ -12,6 +12,8 @@ it; where the restriction forbids what a test needs, the test skips with a line 
                                          and that it passes as the machine is
     tests/drills/machines.py --quick     a few suites of each layer under each restriction, and plans under five rates
     tests/drills/machines.py --only avx2 umask
+    tests/drills/machines.py --together avx2,umask sse4,256     two runs, each under several restrictions at once; tests that
+                                         pass there pass under each of them
     tests/drills/machines.py --rates 1e9 5e9 1e10     all tests, the long ones too, at the first of these rates of every key;
                                          those of them that read a rate at each of the others, too
 
@@ -149,6 +151,24 @@ def makers(folder):
     }
 
 
+def together(group, made):
+    """(label, what makes the restriction) for names of a group, each a part of one restriction's name."""
+    labels = [label for name in group.split(",") for label in made if name in label]
+
+    def make():
+        given = {"prefix": (), "variables": {}, "umask": -1}
+        for label in labels:
+            one = made[label]()
+            if "before" in one:
+                given["before"] = one["before"]
+            given["prefix"] += one.get("prefix", ())
+            given["umask"] = one.get("umask", given["umask"])
+            given["variables"] |= one.get("variables", {})
+        return given
+
+    return " + ".join(labels), make
+
+
 def rates_of(options):
     if options.rates:
         return [(f"rate {float(rate):.3g}", float(rate), ()) for rate in options.rates]
@@ -245,6 +265,7 @@ def main():
     parser.add_argument("--build", type=Path, default=ROOT / "build/release")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="+", default=[], help="restrictions whose names contain one of these")
+    parser.add_argument("--together", nargs="+", default=[], help="groups of such names, with commas between them")
     parser.add_argument("--rates", nargs="+", default=[])
     parser.add_argument("--longest", type=float, default=3, help="seconds that a test may take to be run under a restriction")
     parser.add_argument("--times", type=Path, help="ctest's report of a run as the machine is")
@@ -276,6 +297,9 @@ def main():
             rows.append((AS_IT_IS, tests.take_times(options.times)))
             whole = tests.no_longer_than(options.longest)
             chosen = [(label, make) for label, make in chosen if label != AS_IT_IS]
+        if options.together:
+            chosen = [one for one in chosen if one[0] == AS_IT_IS] + [together(group, makers(folder)) for group in options.together]
+            plans = []
         for label, make in chosen + plans:
             if options.only and not any(part in label for part in options.only):
                 continue
