@@ -1,13 +1,11 @@
-// models/layers/gemm.hpp — matmuls of tensors: our own kernels, or a library's to compare with.
+// models/layers/gemm.hpp — matmuls of tensors by our own kernels (models/kernels/gemm.hpp).
 //
-// Invariant: ours run unless select_gemm() says otherwise (tests, benchmarks), so that every run on
-// one machine has the same bits. Compute lane only.
+// Invariant: no measurement chooses between kernels, so every run on one machine has the same bits.
+// Compute lane only.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
 
 #include <ATen/core/Tensor.h>
 
@@ -17,22 +15,8 @@ namespace tandem {
 
 DType dtype_of(const at::Tensor& tensor);  // fp32, bf16 or fp16
 
-enum class GemmProvider : std::uint8_t {
-  kOwn,     // models/kernels/gemm.hpp
-  kAten,    // at::mm: MKL in fp32, oneDNN in bf16
-  kOneDnn,  // oneDNN in fp32 as well, through the dispatcher
-};
-
-/// Selects "auto" (our own), "own", "aten" or "onednn" for everything from now on; throws
-/// user_error for any other choice. If oneDNN has no bf16 for the processor, "onednn" leaves bf16
-/// to "auto".
-void select_gemm(std::string_view choice);
-/// Returns the choice in one line: "fp32 nt=own nn=aten tn=aten, bf16 ...".
-std::string describe_gemm();
-
 /// Returns the bytes of memory that the calling thread keeps permanently for a packed right operand
-/// of `elements` elements: our own kernels keep it, the libraries do not. For the memory plan; any
-/// thread before the first matmul.
+/// of `elements` elements. For the memory plan; any thread.
 [[nodiscard]] std::int64_t packed_bytes(DType type, std::int64_t elements);
 
 enum class MatmulStart : std::uint8_t { kZero, kAccumulate, kFrom };

@@ -1,12 +1,10 @@
-// The matmuls: every provider, transposition, start and type against double precision.
+// The matmuls: every transposition, start and type against double precision.
 #include "models/layers/gemm.hpp"
 
 #include <ATen/Parallel.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "models/kernels/gemm_bf16.hpp"
-#include "runtime/util/error.hpp"
 #include "tests/models/layers/math_support.hpp"
 
 namespace tandem {
@@ -28,14 +26,10 @@ at::Tensor operand(std::int64_t rows, std::int64_t columns, bool transposed, at:
                     : random({rows, columns}, seed).to(type);
 }
 
-class Matmuls : public testing::TestWithParam<std::tuple<std::string, at::ScalarType>> {
- protected:
-  void SetUp() override { select_gemm(std::get<0>(GetParam())); }
-  void TearDown() override { select_gemm("auto"); }
-};
+class Matmuls : public testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(Matmuls, AgreeWithDoublePrecision) {
-  const at::ScalarType type = std::get<1>(GetParam());
+  const at::ScalarType type = GetParam();
   for (const Extents& e : kExtents) {
     for (const bool a_transposed : {false, true}) {
       for (const bool b_transposed : {false, true}) {
@@ -63,7 +57,7 @@ TEST_P(Matmuls, AgreeWithDoublePrecision) {
 }
 
 TEST_P(Matmuls, WriteOnlyInsideTheirRows) {
-  const at::ScalarType type = std::get<1>(GetParam());
+  const at::ScalarType type = GetParam();
   const at::Tensor whole = at::full({40, 50}, 7, at::TensorOptions().dtype(type));
   const at::Tensor a = random({37, 20}, 1).to(type);
   const at::Tensor b = random({20, 45}, 2).to(type);
@@ -74,7 +68,7 @@ TEST_P(Matmuls, WriteOnlyInsideTheirRows) {
 }
 
 TEST_P(Matmuls, OfAGroupAreThoseOfEach) {
-  const at::ScalarType type = std::get<1>(GetParam());
+  const at::ScalarType type = GetParam();
   const int threads = at::get_num_threads();
   for (const int count : {1, 2, 5}) {
     at::set_num_threads(count);
@@ -104,16 +98,10 @@ TEST_P(Matmuls, OfAGroupAreThoseOfEach) {
   at::set_num_threads(threads);
 }
 
-INSTANTIATE_TEST_SUITE_P(Providers, Matmuls,
-                         testing::Combine(testing::Values("own", "aten", "onednn", "auto"),
-                                          testing::Values(at::kFloat, at::kBFloat16, at::kHalf)),
-                         [](const auto& info) {
-                           return std::get<0>(info.param) + "_" +
-                                  test::name_of(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(Types, Matmuls, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                         [](const auto& info) { return test::name_of(info.param); });
 
 TEST(OwnMatmuls, HaveTheSameBitsOnAnyNumberOfThreads) {
-  select_gemm("own");
   const int threads = at::get_num_threads();
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor a = random({301, 700}, 1).to(type);
@@ -129,7 +117,6 @@ TEST(OwnMatmuls, HaveTheSameBitsOnAnyNumberOfThreads) {
     }
   }
   at::set_num_threads(threads);
-  select_gemm("auto");
 }
 
 TEST(OwnMatmuls, WithoutRowsOrColumnsAreNothing) {
@@ -178,15 +165,6 @@ TEST(Bf16Kernels, AgreeWithDoublePrecision) {
           << e.m << " " << e.n << " " << e.k;
     }
   }
-}
-
-TEST(GemmChoice, IsPrintedAndCanBeForced) {
-  select_gemm("own");
-  EXPECT_EQ(describe_gemm(), "fp32 nt=own nn=own tn=own, bf16 nt=own nn=own tn=own");
-  EXPECT_THROW(select_gemm("fast"), Error);
-  select_gemm("auto");
-  EXPECT_EQ(describe_gemm(), "fp32 nt=own nn=own tn=own, bf16 nt=own nn=own tn=own")
-      << "no library whose bits depend on anything but the operands";
 }
 
 }  // namespace
