@@ -3,9 +3,9 @@
 
 All train a small model of each family (20 to 60 million parameters) from the same weights on the same tokens: forward,
 backward, clipping at 1.0, AdamW (lr 1e-4, weight decay 0.01). Rounds alternate, so that a machine whose speed drifts does not
-decide; the ratio is taken round by round. PyTorch runs at each thread setting, and the best one counts. Where deepspeed can be
-imported, its ZeRO-3 with the optimizer on the CPU is a third side. The first three losses are printed for each: in fp32 they
-must agree. --device cuda: all on the GPU, DeepSpeed's with the optimizer on the CPU, ours with its state where the solver puts
+decide; the ratio is taken round by round. PyTorch runs eagerly at each thread setting, and compiled by torch.compile, in bf16
+also as autocast over fp32 weights; the time of compiling is printed and not in the rates. Where deepspeed can be imported, its
+ZeRO-3 with the optimizer on the CPU is another side. The first three losses are printed for each: in fp32 they must agree. --device cuda: all on the GPU, DeepSpeed's with the optimizer on the CPU, ours with its state where the solver puts
 it. --config: of this model instead, in this shape.
 
   .venv/bin/python tools/bench/step_peers.py [--family qwen3 llama ... | --config FILE --rows 8 --length 1024]
@@ -83,11 +83,13 @@ class Torch:
     """The usual eager loop, sdpa attention, fused AdamW; bf16 means weights, gradients and moments in bf16."""
 
     kind = "torch"
+    compiles = False
+    autocasts = False  # over fp32 weights
 
     def __init__(self, case, dtype, threads, device):
         torch.set_num_threads(threads)
         self.threads, self.tokens = threads, case.rows * case.length
-        kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+        kind = torch.bfloat16 if dtype == "bf16" and not self.autocasts else torch.float32
         # gpt-oss has sinks, which sdpa cannot say.
         attention = "eager" if case.family == "gpt_oss" else "sdpa"
         self.model = AutoModelForCausalLM.from_pretrained(
@@ -95,11 +97,17 @@ class Torch:
         ).to(device).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
         self.batch = tokens(case).to(device)
+        if self.compiles:
+            self.model.compile()
+        start = time.perf_counter()
         self.losses = [self.step() for _ in range(3)]
+        if self.compiles:
+            print(f"{case.family:10s}{dtype}  {self.kind}: the first three steps took {time.perf_counter() - start:.1f} s", flush=True)
         self.leave()
 
     def step(self):
-        loss = self.model(input_ids=self.batch, labels=self.batch, use_cache=False).loss
+        with torch.autocast(self.batch.device.type, torch.bfloat16, enabled=self.autocasts):
+            loss = self.model(input_ids=self.batch, labels=self.batch, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
@@ -119,6 +127,16 @@ class Torch:
             times.append(time.perf_counter() - start)
         self.leave()
         return self.tokens / statistics.median(times)
+
+
+class Compiled(Torch):
+    kind = "compiled"
+    compiles = True
+
+
+class Autocast(Compiled):
+    kind = "compiled, autocast"
+    autocasts = True
 
 
 class DeepSpeed(Torch):
@@ -166,10 +184,11 @@ def median(values):
 
 def make_peers(args, dtype, case):
     peers = [Torch(case, dtype, threads, args.device) for threads in args.threads]
-    try:
-        peers.append(DeepSpeed(case, dtype, max(args.threads), args.device))
-    except Exception as error:  # not there, or it cannot build its optimizer or use the device: as many kinds as reasons
-        print(f"without deepspeed: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr)
+    for kind in [Compiled, *([Autocast] if dtype == "bf16" else []), DeepSpeed]:
+        try:
+            peers.append(kind(case, dtype, max(args.threads), args.device))
+        except Exception as error:  # not there, no compiler, an optimizer that does not build: as many kinds as reasons
+            print(f"without {kind.kind}: {str(error).splitlines()[0] if str(error) else type(error).__name__}", file=sys.stderr)
     return peers
 
 
