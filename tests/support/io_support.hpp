@@ -14,6 +14,7 @@
 
 #include "runtime/util/error.hpp"
 #include "tests/support/process/paths.hpp"
+#include "tests/support/python.hpp"
 #include "tests/support/throws_error.hpp"
 
 namespace tandem::test {
@@ -77,11 +78,8 @@ inline bool unpack_xz(const fs::path& from, const fs::path& to) {
   return std::system(command.c_str()) == 0;
 }
 
-/// The Python of the project's environment; empty if it has not been set up.
-inline std::string python() {
-  const fs::path path = fs::path(test::source_dir()) / ".venv/bin/python";
-  return fs::exists(path) ? path.string() : std::string{};
-}
+/// The Python of the project's environment; empty if this user cannot start it.
+inline std::string python() { return python_runs() ? kPython : std::string{}; }
 
 /// Runs a Python script with arguments; true if it ends with 0. Its output goes to `output`.
 inline bool run_python(const fs::path& scratch, std::string_view script,

@@ -6,11 +6,16 @@
 #include <string>
 #include <string_view>
 
+#include <unistd.h>
+
 #include "tests/support/process/paths.hpp"
 
 namespace tandem::test {
 
 inline const std::string kPython = test::source_path(".venv/bin/python");
+
+/// Returns whether this user may start it: it may be absent, or lie in a folder of another user.
+inline bool python_runs() { return ::access(kPython.c_str(), X_OK) == 0; }
 
 /// Whether .venv has the module. Finds it without importing it, which takes seconds for the large
 /// ones.

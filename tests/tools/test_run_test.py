@@ -63,11 +63,11 @@ class TestRun(unittest.TestCase):
         self.assertIn("a parameter has no words in Both/Suite.One/4-byte object", said)
 
     def test_what_changes_outside_fails_the_run(self):
-        inside = 'add_test(inside "sh" "-c" "echo x > $TMPDIR/x; rm $TMPDIR/x")\n'
+        inside = 'add_test(inside "sh" "-c" [[echo x > "$TMPDIR/x"; rm "$TMPDIR/x"]])\n'
         self.assertEqual(self.run_tests(inside)[0], 0)
         for written in ("$HOME/.cache/tandem/rates", "$HOME/.tandem", str(self.folder / "tandem-0"), "$TMPDIR/left"):
             with self.subTest(written):
-                test = f'add_test(outside "sh" "-c" "mkdir -p $(dirname {written}); echo $$ > {written}")\n'.replace("$", "\\$")
+                test = f'add_test(outside "sh" "-c" [[mkdir -p "$(dirname "{written}")"; echo $$ > "{written}"]])\n'
                 code, said, _ = self.run_tests(test)
                 self.assertEqual(code, 1, said)
                 self.assertRegex(said, r"error: \[test\] outside of the build: (new|changed|left)")

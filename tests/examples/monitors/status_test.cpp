@@ -64,6 +64,9 @@ except ImportError:
 class Status : public TrainerTest {};
 
 TEST_F(Status, ARunAnswersWhileItGoesOn) {
+  if (!test::python_runs()) {
+    GTEST_SKIP() << "this user cannot start " << kPython;
+  }
   const std::string line = fmt::format(
       "exec '{}' --output_dir '{}' --no-samples --progress off --steps 2000 --status_socket auto "
       ">'{}' 2>&1 </dev/null",
@@ -189,13 +192,13 @@ TEST_F(Status, TopBelievesNoSocket) {
 }
 
 TEST_F(Status, TopReadsNoLinkAndNoFifo) {
-  write("secret", "{\"step\": 77, \"loss\": 2}\n");
+  write("secret", "{\"step\": 2718281828, \"loss\": 2}\n");
   fs::create_directories(path("run"));
   fs::create_symlink(path("secret"), path("run/metrics.jsonl"));
   ASSERT_EQ(::mkfifo(path("run/notes.txt").c_str(), 0600), 0);
   const Finished done = shell(fmt::format("'{}/tandem' top '{}'", test::bin_dir(), path("run")));
   EXPECT_EQ(done.code, 0);
-  EXPECT_THAT(done.out, ::testing::Not(HasSubstr("77")));
+  EXPECT_THAT(done.out, ::testing::Not(HasSubstr("2718281828")));
 }
 
 TEST_F(Status, AnAddressForOthersIsRefused) {

@@ -101,6 +101,9 @@ TEST_F(FileChecksDeathTest, AThreadThatCannotBeMadeIsAnErrorOfTheCall) {
   if (kAddressSanitizer || kThreadSanitizer) {
     GTEST_SKIP() << "the sanitizer needs address space of its own";
   }
+  if (!FileIo::choose().uring) {
+    GTEST_SKIP() << "no io_uring: " << FileIo::choose().why;
+  }
   EXPECT_EXIT(open_without_threads(folder + "/pipe"), testing::ExitedWithCode(0), "");
 }
 

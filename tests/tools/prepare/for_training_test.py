@@ -175,7 +175,7 @@ class ForTraining(PrepareTest):
 
     def test_flags_are_checked_before_data_are_prepared(self):
         program = self.folder / "finetune_zero3"
-        program.write_text(f"#!/bin/sh\necho \"$@\" >'{self.folder}/asked'\ncase \"$*\" in *--lerning_rate*) exit 2;; esac\n")
+        program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >'{self.folder}/asked'\ncase \"$*\" in *--lerning_rate*) exit 2;; esac\n")
         program.chmod(0o700)
         data = self.write("m.jsonl", [{"messages": CHAT}])
         given = ["--model_name", str(DEMO), "--dataset_name", str(data), "--chat_template", TEMPLATE]
@@ -189,7 +189,7 @@ class ForTraining(PrepareTest):
             self.assertEqual((ended.exception.code, prepared.call_count), (2, 0))
             prepared.return_value = "x.tokens"
             self.assertEqual(self.data_of(for_training.prepared_arguments([*given, "--lr", "3"], check)), "x.tokens")
-        asked = (self.folder / "asked").read_text().split()
+        asked = (self.folder / "asked").read_text().splitlines()
         self.assertEqual((asked[-1], self.data_of(asked)), ("--check_flags", str(data)))
         self.assertNotIn("--chat_template", asked)
 
