@@ -50,7 +50,9 @@ struct GemmProblem {
 /// fp32 arithmetic; operands of any type, in any mix. Threads of the team, or serial inside a task.
 void gemm_f32(const GemmProblem& problem);
 
-/// Whether gemm_bf16() can run here: AMX-BF16, where the kernel grants its use, or AVX512-BF16.
+/// Whether gemm_bf16() can run here, and is quicker than gemm_f32(): with AMX-BF16, where the
+/// kernel grants its use, or AVX512-BF16 of a processor whose dot products are no slower than
+/// fp32's.
 bool gemm_bf16_available();
 /// A and B bf16, products summed in fp32, C fp32 or bf16.
 void gemm_bf16(const GemmProblem& problem);

@@ -9,6 +9,8 @@ namespace tandem {
 bool has_bf16_tiles();
 /// Whether AVX512-BF16 is there.
 bool has_bf16_vectors();
+/// Whether AVX512-BF16 is there and quicker than fp32's arithmetic.
+bool prefers_bf16_vectors();
 
 /// gemm_bf16() by AMX tiles, or by AVX512-BF16. The caller asks first whether they are there.
 void gemm_bf16_tiles(const GemmProblem& problem);

@@ -130,7 +130,7 @@ struct VectorGemm {
 
 HWY_POP_ATTRIBUTES
 
-bool detect() {
+bool is_there() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   constexpr unsigned kVectorBf16 = 1U << 5;
   return simd_allows(SimdLimit::kAvx512) && __builtin_cpu_supports("avx512bw") &&
@@ -138,11 +138,25 @@ bool detect() {
          __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & kVectorBf16) != 0;
 }
 
+/// Intel's processors since Sapphire Rapids, which are those with AVX512-FP16, leave bf16 to their
+/// matrix unit: their dot products have half the rate of fp32's multiplications.
+bool is_slower_than_fp32() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kVectorFp16 = 1U << 23;
+  return __builtin_cpu_is("intel") && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 &&
+         (edx & kVectorFp16) != 0;
+}
+
 }  // namespace
 
 bool has_bf16_vectors() {
-  static const bool available = detect();
-  return available;
+  static const bool has = is_there();
+  return has;
+}
+
+bool prefers_bf16_vectors() {
+  static const bool prefers = has_bf16_vectors() && !is_slower_than_fp32();
+  return prefers;
 }
 
 void gemm_bf16_vectors(const GemmProblem& p) {
@@ -162,6 +176,7 @@ void gemm_bf16_vectors(const GemmProblem& p) {
 namespace tandem {
 
 bool has_bf16_vectors() { return false; }
+bool prefers_bf16_vectors() { return false; }
 void gemm_bf16_vectors(const GemmProblem&) {}
 
 }  // namespace tandem
@@ -170,7 +185,7 @@ void gemm_bf16_vectors(const GemmProblem&) {}
 
 namespace tandem {
 
-bool gemm_bf16_available() { return has_bf16_tiles() || has_bf16_vectors(); }
+bool gemm_bf16_available() { return has_bf16_tiles() || prefers_bf16_vectors(); }
 
 void gemm_bf16(const GemmProblem& problem) {
   TANDEM_CHECK(gemm_bf16_available(), "the caller asks before it chooses this kernel");

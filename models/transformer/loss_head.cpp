@@ -14,7 +14,6 @@
 #include "engine/tensors/tensor_memory.hpp"
 #include "models/kernels/cross_entropy.hpp"
 #include "models/kernels/embedding.hpp"
-#include "models/kernels/gemm.hpp"
 #include "models/layers/fused_op.hpp"
 #include "models/layers/gemm.hpp"
 #include "models/layers/token_tiles.hpp"
@@ -160,13 +159,13 @@ class LossHead final : public FusedOp {
 
  private:
   /// Logits of a chunk, and their gradient in the weights' type: one memory where the types agree.
-  /// In bf16 the logits stay fp32 where our own kernel multiplies; the libraries give bf16.
+  /// In bf16 the logits stay fp32.
   struct Buffers {
     at::Tensor logits, gradient;
 
     Buffers(std::int64_t rows, const at::Tensor& w) {
       gradient = at::empty({rows, w.size(0)}, w.options());
-      const bool wide = w.scalar_type() == at::kBFloat16 && gemm_bf16_available();
+      const bool wide = w.scalar_type() == at::kBFloat16;
       logits = wide ? at::empty({rows, w.size(0)}, w.options().dtype(at::kFloat)) : gradient;
     }
   };
@@ -266,7 +265,7 @@ ActivationBytes loss_head_activations(std::int64_t hidden, std::int64_t vocabula
   const std::int64_t labelled =  // no token asks for a row's first label
       std::max<std::int64_t>(0, batch.tokens() - (batch.sharers == 1 ? batch.rows : 0));
   const std::int64_t rows = std::min(chunk_rows(vocabulary), labelled);
-  const bool wide = batch.type == DType::kBF16 && gemm_bf16_available();
+  const bool wide = batch.type == DType::kBF16;
   const std::int64_t gradient = learns ? vocabulary * hidden * 4 : 0;  // of a block
   ActivationBytes bytes{
       .kept = std::max<std::int64_t>(1, batch.blocks) * gradient + labelled * (hidden * size + 8),
@@ -283,7 +282,7 @@ at::Tensor logits_head(const at::Tensor& x, const Norm& norm, const JoinedWeight
   const at::NoGradGuard no_grad;
   const at::Tensor w = weight.value();
   const at::Tensor h = norm.forward(x.view({-1, x.size(-1)}));
-  const bool wide = w.scalar_type() == at::kBFloat16 && gemm_bf16_available();
+  const bool wide = w.scalar_type() == at::kBFloat16;
   at::Tensor logits =
       at::empty({h.size(0), w.size(0)}, wide ? w.options().dtype(at::kFloat) : w.options());
   matmul(logits, h, w.t());
