@@ -176,16 +176,20 @@ class Tokenizer:
 
     def add_what_the_config_adds(self):
         """Tokens that tokenizer.json does not have, and the space before a text."""
-        known = {token.content for token in self.backend.get_added_tokens_decoder().values()}
+        found = {token.content: token for token in self.backend.get_added_tokens_decoder().values()}
+        known = set(found)
         decoder = self.config.get("added_tokens_decoder") or {}
         if not isinstance(decoder, dict) or not all(number.isdecimal() and isinstance(content_of(token), str) for number, token in decoder.items()):
             raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: added_tokens_decoder is {json.dumps(decoder)[:200]}, an object with a token for "
                             "each id is needed; correct the file")
         for number, token in sorted(decoder.items(), key=lambda item: int(item[0])):
             text = content_of(token)
-            if text in known:
+            flags = flags_of(token if isinstance(token, dict) else {}, isinstance(token, dict) and bool(token.get("special", False)))
+            if text in found and all(getattr(found[text], name) == value for name, value in flags.items()):
                 continue
-            self.backend.add_tokens([tokenizers.AddedToken(text, **flags_of(token, token.get("special", False)))])
+            self.backend.add_tokens([tokenizers.AddedToken(text, **flags)])
+            if text in known:  # its flags count instead of tokenizer.json's, and its id does not
+                continue
             known.add(text)
             if self.backend.token_to_id(text) != int(number):
                 raise UserError(f"[prepare] {self.folder / 'tokenizer_config.json'}: its added_tokens_decoder, or added_tokens.json, gives {text} the id {number}, and "

@@ -80,6 +80,10 @@ void AddedTokenMatcher::add(AddedToken token) {
   tokens_.push_back(std::move(token));
 }
 
+void AddedTokenMatcher::remove(std::int32_t id) {
+  std::erase_if(tokens_, [id](const AddedToken& token) { return token.id == id; });
+}
+
 void AddedTokenMatcher::finish() {
   std::vector<std::size_t> order(tokens_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

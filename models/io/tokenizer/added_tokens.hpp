@@ -34,6 +34,8 @@ class AddedTokenMatcher {
 
   /// Empty contents are not allowed; of two equal contents the later one counts.
   void add(AddedToken token);
+  /// Takes the tokens with this id out. Call it before finish().
+  void remove(std::int32_t id);
   /// Makes the added tokens known to split(). Call it after the last add().
   void finish();
   /// Cuts valid UTF-8 text into ordinary parts and tokens, in order; parts are never empty, except

@@ -152,10 +152,11 @@ void TokenizerLoader::read_added_tokens(const JsonValue& decoder) {
   }
   for (const auto& [id, token] : tokens) {
     const std::string content(token.at("content").string());
-    if (added_.contains(content)) {
+    const auto known = impl_->id_of.find(content);
+    if (added_.contains(content)) {  // these flags count, and the id of tokenizer.json
+      add_token(token, known->second);
       continue;
     }
-    const auto known = impl_->id_of.find(content);
     const std::int64_t right = known == impl_->id_of.end()
                                    ? static_cast<std::int64_t>(impl_->tokens.size())
                                    : static_cast<std::int64_t>(known->second);

@@ -248,7 +248,10 @@ void TokenizerLoader::add_token(const JsonValue& token, std::int64_t id) {
     throw token.error(fmt::format("{} has the id {} here and {} elsewhere",
                                   json_quote(added.content), added.id, same_text->second));
   }
-  added_.insert(added.content);
+  if (!added_.insert(added.content).second) {
+    impl_->raw_tokens.remove(added.id);
+    impl_->normalized_tokens.remove(added.id);
+  }
   const auto at = static_cast<std::size_t>(added.id);
   if (at >= impl_->tokens.size()) {
     impl_->tokens.resize(at + 1);

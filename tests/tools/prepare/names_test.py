@@ -179,6 +179,16 @@ class Tokens(unittest.TestCase):
         token = {"content": "<t>", "special": False, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
         self.check({"added_tokens_decoder": {"95": token}}, "a<t>b", [64, 95, 65])
 
+    def test_flags_of_the_config_count_before_those_of_the_tokenizer(self):
+        token = {"content": "<t>", "special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}
+        added = [{"id": 95, **token}]
+        plain = [BYTES[c] for c in "<t>"]
+        for flag, text, expected in (("lstrip", "a <t> b", [64, 95, 94, 65]), ("rstrip", "a <t> b", [64, 94, 95, 65]),
+                                     ("single_word", "a<t>b", [64, *plain, 65]), ("normalized", "a<t>b", [64, 95, 65])):
+            with self.subTest(flag):
+                self.check({"added_tokens_decoder": {"95": {**token, flag: True}}}, text, expected, added=added)
+                self.check({"added_tokens_decoder": {"7": {**token, flag: True}}}, text, expected, added=added)
+
     def test_additional_special_tokens(self):
         self.check({"additional_special_tokens": ["<t>", "<u>"]}, "a<u>b", [64, 96, 65])
 
