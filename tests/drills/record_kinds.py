@@ -214,10 +214,10 @@ def canonical_call(call):
 class Tokenizers:
     """The ids of both readers' tokenizers, for folders whose tokenizer files have one member changed."""
 
-    TEXTS = ("a<t>b", " ab", "a  b!c", "<p>x", "a<|endoftext|>b", "[PAD]<i>y", "<u>", "it's 12 a's")
+    TEXTS = ("a<t>b", "a <t> b", " ab", "a  b!c", "<p>x", "a<|endoftext|>b", "[PAD]<i>y", "<u>", "it's 12 a's")
     NAMES = {"image_token": ["<i>"], "pad_token": ["<p>", "[PAD]"], "eos_token": ["!", "<t>", {"content": "<t>", "lstrip": True, "__type": "AddedToken"}], "bos_token": ["#"],
              "unk_token": ["?", None], "sep_token": ["<s>"], "extra_special_tokens": [["<t>"], {"eye": "<i>"}], "additional_special_tokens": [["<u>", "<t>"]],
-             "added_tokens_decoder": [{"95": {"content": "<t>", "special": True}}], "add_prefix_space": [True, False], "add_bos_token": [True], "add_eos_token": [True],
+             "added_tokens_decoder": [{"95": {"content": "<t>", "special": True, **flags}} for flags in ({}, {"lstrip": True}, {"rstrip": True}, {"single_word": True})], "add_prefix_space": [True, False], "add_bos_token": [True], "add_eos_token": [True],
              "split_special_tokens": [True, False], "model_max_length": [7], "padding_side": ["left"], "legacy": [True], "stranger": ["x"], "clean_up_tokenization_spaces": [True],
              "tokenizer_class": ["GPT2Tokenizer", "PreTrainedTokenizerFast", "Qwen2Tokenizer"], "fix_mistral_regex": [False], "errors": ["replace"], "chat_template": ["{{ messages }}"]}
     BYTES = {chr(c): c - 33 for c in range(33, 127)}
