@@ -117,7 +117,8 @@ class Records:
     @staticmethod
     def means_the_same(value, name):
         """Members of token ids that say what is so without them, and variables that this template does not ask for."""
-        return "input_ids" in value and name in ("attention_mask", "position_ids", "loss_mask", "labels", "token_type_ids") or name == "chat_template_kwargs"
+        said_twice = name == "system" and any(turn.get("role") == "system" and turn.get("content") == value[name] for turn in value.get("messages", []) if isinstance(turn, dict))
+        return said_twice or "input_ids" in value and name in ("attention_mask", "position_ids", "loss_mask", "labels", "token_type_ids") or name == "chat_template_kwargs"
 
     def expected(self, value):
         """(ids, mask) by Transformers, of a record as TRL and others read it; None: they do not read it."""

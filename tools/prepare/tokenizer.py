@@ -136,6 +136,17 @@ def note_on_steps(class_name, backend):
     return f"tokenizer.json's normalizer and pre_tokenizer count; Transformers 5 has others for tokenizer_class {class_name}, and may give other ids"
 
 
+def note_on_added(class_name, config, backend):
+    """Returns a note if tokenizer.json adds a token that these classes would not know, since they take the added tokens of
+    tokenizer_config.json where that lists any; "" otherwise."""
+    listed = config.get("added_tokens_decoder")
+    if class_name not in (*OTHER_STEPS, "LlamaTokenizer", "GemmaTokenizer") or not isinstance(listed, dict):
+        return ""
+    contents = {content for content in map(content_of, listed.values()) if isinstance(content, str)}
+    lacks = [token.content for _, token in sorted(backend.get_added_tokens_decoder().items()) if token.content not in contents]
+    return f"tokenizer.json's added token {lacks[0]} counts; added_tokens_decoder lacks it, so Transformers 5 gives other ids with tokenizer_class {class_name}" if lacks else ""
+
+
 def flag_of(config, name, usual):
     found = config.get(name)
     if found is not None and not isinstance(found, bool):
@@ -163,10 +174,11 @@ class Tokenizer:
         self.hash = xxhash.xxh3_128_hexdigest(content)
         self.config = self.read_config()
         try:
+            note = note_on_added(self.class_name, self.read_json("tokenizer_config.json"), self.backend)
             self.add_what_the_config_adds()
         except BaseException as error:
             raise self.fault(error) from None
-        self.note = note_on_steps(self.class_name, self.backend)
+        self.note = note_on_steps(self.class_name, self.backend) or note
         self.special_tokens = self.named_tokens()
         self.vocab_size = 1 + max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1)
         if not 0 < self.vocab_size <= MOST_VOCABULARY:

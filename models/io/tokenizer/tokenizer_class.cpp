@@ -1,10 +1,15 @@
 #include "models/io/tokenizer/tokenizer_class.hpp"
 
 #include <algorithm>
+#include <array>
+#include <functional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
+
+#include "models/io/tokenizer/tokenizer_members.hpp"
 
 namespace tandem {
 namespace {
@@ -157,6 +162,31 @@ std::string steps_note(std::string_view class_name, const JsonValue& tokenizer,
                    "{}: its normalizer and pre_tokenizer count; Transformers 5 has others "
                    "for tokenizer_class {}, and may give other ids",
                    file, class_name);
+}
+
+std::string added_tokens_note(std::string_view class_name, const JsonValue& config,
+                              const JsonValue& tokenizer, std::string_view file) {
+  constexpr std::array kClasses = {kGpt2Class, kQwen2Class, kLlamaClass, kGemmaClass};
+  const auto listed = config.find(kAddedTokens);
+  const auto added = tokenizer.find("added_tokens");
+  if (std::ranges::find(kClasses, class_name) == kClasses.end() || !added || !listed ||
+      !listed->is_object()) {
+    return {};
+  }
+  std::set<std::string, std::less<>> contents;
+  for (const auto& [id, token] : listed->members()) {
+    contents.emplace(text_of_token(token));
+  }
+  for (const JsonValue& token : added->items()) {
+    const std::string_view content = token.at("content").string();
+    if (!contents.contains(content)) {
+      return fmt::format(
+          "{}: its added token {} counts; added_tokens_decoder lacks it, so Transformers 5 gives "
+          "other ids with tokenizer_class {}",
+          file, content, class_name);
+    }
+  }
+  return {};
 }
 
 bool decides_prefix_space(std::string_view class_name) {

@@ -36,6 +36,12 @@ std::optional<std::string> steps_of_class(std::string_view class_name, const Jso
 std::string steps_note(std::string_view class_name, const JsonValue& tokenizer,
                        std::string_view file);
 
+/// Returns a note if tokenizer.json (`file`) adds a token that `config`, the
+/// tokenizer_config.json, lists no flags of, and the class of Transformers 5 knows listed tokens
+/// alone; the token counts here. Empty: there is no difference.
+std::string added_tokens_note(std::string_view class_name, const JsonValue& config,
+                              const JsonValue& tokenizer, std::string_view file);
+
 /// Returns whether the class puts a space before a text by tokenizer_config.json alone, whatever
 /// tokenizer.json has.
 bool decides_prefix_space(std::string_view class_name);

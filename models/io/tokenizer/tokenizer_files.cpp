@@ -227,7 +227,11 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
       JsonDocument::parse(with_defaults(config, class_name, model, loader), tokenizer_origin(path));
   loader.read_config(all.root(), class_name);
   loader.default_end_token();
-  loader.set_note(steps_note(class_name, tokenizer.root(), file.string()));
+  std::string note = steps_note(class_name, tokenizer.root(), file.string());
+  if (const auto own = document(folder, kTokenizerConfig); note.empty() && own) {
+    note = added_tokens_note(class_name, own->root(), tokenizer.root(), file.string());
+  }
+  loader.set_note(std::move(note));
   return loader.finish();
 }
 

@@ -189,6 +189,17 @@ class Tokens(unittest.TestCase):
                 self.check({"added_tokens_decoder": {"95": {**token, flag: True}}}, text, expected, added=added)
                 self.check({"added_tokens_decoder": {"7": {**token, flag: True}}}, text, expected, added=added)
 
+    def test_a_token_that_the_class_would_not_know_is_noted(self):
+        added = [{"id": 95, "content": "<t>", "special": True, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}]
+        names = dict.fromkeys(("eos_token", "bos_token", "unk_token", "pad_token"), "!")
+        for kind, listed, is_noted in (("GPT2Tokenizer", {}, True), ("GPT2Tokenizer", {"96": {"content": "<u>"}}, True), ("GPT2Tokenizer", {"95": {**added[0]}}, False),
+                                       ("PreTrainedTokenizerFast", {}, False)):
+            with self.subTest(kind=kind, listed=listed):
+                folder = self.tokenizer({"tokenizer_class": kind, "added_tokens_decoder": listed, **names}, added=added)
+                self.assertEqual([list(Tokenizer(folder).encode(["a<t>"])[0]), tokens_of_program(folder, "a<t>")], [[64, 95]] * 2)
+                self.assertEqual("added token <t> counts" in Tokenizer(folder).note, is_noted)
+        self.assertNotIn("counts", Tokenizer(self.tokenizer({"tokenizer_class": "GPT2Tokenizer", **names}, added=added)).note)
+
     def test_additional_special_tokens(self):
         self.check({"additional_special_tokens": ["<t>", "<u>"]}, "a<u>b", [64, 96, 65])
 
