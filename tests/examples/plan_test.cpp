@@ -34,7 +34,7 @@ TEST_F(Plan, IsThatOfTheRun) {
            fmt::format(R"({{"instruction": "{0}", "input": "{0}", "output": "{0}"}},)", text) +
            fmt::format(R"({{"instruction": "{0}", "input": "{0}", "output": "{0}"}}])", text);
   }());
-  const char* spec = "compute=50G,h2d=2GB,d2h=2GB,memory=64MB";
+  const char* spec = "compute=50G,h2d=2GB,d2h=2GB,memory=128MB";
   int run = 0;
   for (const char* offload : {"none", "cpu", "half"}) {
     for (const char* more : {"", "--overlap off", "--placement stream --overlap comm",
