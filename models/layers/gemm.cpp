@@ -12,21 +12,21 @@ GemmOperand operand(const at::Tensor& t) {
   return {t.const_data_ptr(), t.stride(0), t.stride(1), dtype_of(t)};
 }
 
-GemmProblem problem_of(const Matmul& p) {
-  TANDEM_CHECK(
-      p.a.size(1) == p.b.size(0) && p.c.size(0) == p.a.size(0) && p.c.size(1) == p.b.size(1),
-      "extents of a matmul fit");
-  GemmTarget target{p.c.data_ptr(), p.c.stride(0), dtype_of(p.c)};
-  if (p.start == MatmulStart::kAccumulate) {
+GemmProblem problem_of(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b,
+                       MatmulStart start, const at::Tensor& from) {
+  TANDEM_CHECK(a.size(1) == b.size(0) && c.size(0) == a.size(0) && c.size(1) == b.size(1),
+               "extents of a matmul fit");
+  GemmTarget target{c.data_ptr(), c.stride(0), dtype_of(c)};
+  if (start == MatmulStart::kAccumulate) {
     target.start = GemmStart::kResidual;
     target.initial = target.data;
     target.initial_ld = target.ld;
-  } else if (p.start == MatmulStart::kFrom) {
-    target.start = p.from.dim() == 1 ? GemmStart::kBias : GemmStart::kResidual;
-    target.initial = p.from.const_data_ptr();
-    target.initial_ld = p.from.stride(0);
+  } else if (start == MatmulStart::kFrom) {
+    target.start = from.dim() == 1 ? GemmStart::kBias : GemmStart::kResidual;
+    target.initial = from.const_data_ptr();
+    target.initial_ld = from.stride(0);
   }
-  return {p.a.size(0), p.b.size(1), p.a.size(1), operand(p.a), operand(p.b), target};
+  return {a.size(0), b.size(1), a.size(1), operand(a), operand(b), target};
 }
 
 auto kernel_for(const at::Tensor& a) {
@@ -53,14 +53,14 @@ std::int64_t packed_bytes(DType type, std::int64_t elements) {
 
 void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, MatmulStart start,
             const at::Tensor& from) {
-  kernel_for(a)(problem_of({c, a, b, start, from}));
+  kernel_for(a)(problem_of(c, a, b, start, from));
 }
 
 void grouped_matmul(std::span<const Matmul> matmuls) {
   std::vector<GemmProblem> problems;
   for (const Matmul& p : matmuls) {
     if (p.c.numel() > 0) {
-      problems.push_back(problem_of(p));
+      problems.push_back(problem_of(p.c, p.a, p.b, p.start, p.from));
     }
   }
   if (!problems.empty()) {

@@ -5,8 +5,9 @@ All train a small model of each family (20 to 60 million parameters) from the sa
 backward, clipping at 1.0, AdamW (lr 1e-4, weight decay 0.01). Rounds alternate, so that a machine whose speed drifts does not
 decide; the ratio is taken round by round. PyTorch runs eagerly at each thread setting, and compiled by torch.compile, in bf16
 also as autocast over fp32 weights; the time of compiling is printed and not in the rates. Where deepspeed can be imported, its
-ZeRO-3 with the optimizer on the CPU is another side. The first three losses are printed for each: in fp32 they must agree. --device cuda: all on the GPU, DeepSpeed's with the optimizer on the CPU, ours with its state where the solver puts
-it. --config: of this model instead, in this shape.
+ZeRO-3 with the optimizer on the CPU is another side. The first three losses are printed for each: in fp32 they must agree.
+--device cuda: all on the GPU, DeepSpeed's with the optimizer on the CPU, ours with its state where the solver puts it.
+--config: of this model instead, in this shape.
 
   .venv/bin/python tools/bench/step_peers.py [--family qwen3 llama ... | --config FILE --rows 8 --length 1024]
       [--build build/release] [--rounds 5] [--dtype fp32 bf16] [--device cuda]

@@ -196,7 +196,8 @@ class Tokenizer:
                             "each id is needed; correct the file")
         for number, token in sorted(decoder.items(), key=lambda item: int(item[0])):
             text = content_of(token)
-            flags = flags_of(token if isinstance(token, dict) else {}, isinstance(token, dict) and bool(token.get("special", False)))
+            told = token if isinstance(token, dict) else {}
+            flags = flags_of(told, bool(told.get("special", False)))
             if text in found and all(getattr(found[text], name) == value for name, value in flags.items()):
                 continue
             self.backend.add_tokens([tokenizers.AddedToken(text, **flags)])

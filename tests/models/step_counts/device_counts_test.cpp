@@ -1,7 +1,7 @@
-// What a step asks of a device beside the visits' own kernels, as exact numbers: launches, waits of
-// the host for events, and bytes of copies. The Rank and the TrainStep that ship run real models'
-// sizes in virtual time, with memory that is addresses alone, so a slice that became smaller or a
-// copy that was added shows without a GPU. docs/device.md has the table.
+// The schedule of a step gives a device exact numbers of launches, waits of the host for events,
+// and bytes of copies, beside the visits' own kernels. The Rank and the TrainStep that ship run
+// real models' sizes in virtual time, with memory that is addresses alone, so a slice that became
+// smaller or a copy that was added shows without a GPU. docs/device.md has the table.
 #include <memory>
 #include <string>
 #include <utility>
