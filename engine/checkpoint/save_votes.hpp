@@ -56,7 +56,7 @@ class SaveVotes {
     if (!refused_) {  // else the next vote is refused
       passed_.reset();
     }
-    co_return std::move(heard_);
+    co_return std::move(received_);
   }
   /// The save has ended: kDone or kFailed.
   void end(SavePhase phase) {
@@ -83,7 +83,7 @@ class SaveVotes {
   }
   void pass(std::vector<std::string> texts) {
     last_passed_ = phase_;
-    heard_ = std::move(texts);
+    received_ = std::move(texts);
     if (!planted(Bug::kVoteCountedTwice)) {
       phase_ = SavePhase::kWorking;
     }
@@ -107,7 +107,7 @@ class SaveVotes {
   SavePhase phase_ = SavePhase::kWorking;
   SavePhase last_passed_ = SavePhase::kIdle;
   std::string says_;
-  std::vector<std::string> heard_;
+  std::vector<std::string> received_;
   bool has_passed_ = false;  // and all_have() has not returned yet
   bool refused_ = false;
   Event passed_;  // or refused

@@ -229,7 +229,7 @@ void StatusServer::Server::accept_later() {
   });
 }
 
-/// Every caller is heard: those who came first and stay must not keep the user out.
+/// Every caller is answered: those who came first and stay must not keep the user out.
 void StatusServer::Server::take(Protocol::socket socket) {
   std::erase_if(clients, [](const std::weak_ptr<Client>& one) { return one.expired(); });
   if (clients.size() >= kMostClients) {

@@ -36,13 +36,12 @@ void UcxBackend::connect(const std::vector<std::string>& addresses) {
     }
   }
   if (!missing.empty()) {
-    throw PeerLost(
-        fmt::format(
-            "[net] rank {} does not hear rank {} over UCX within {:.0f} s; see those ranks' "
-            "output, the firewall, UCX_NET_DEVICES and UCX_TLS",
-            rank(), fmt::join(missing, ", "),
-            std::chrono::duration<double>(options_.connect_timeout).count()),
-        first_missing);
+    throw PeerLost(fmt::format("[net] rank {} receives nothing from rank {} over UCX within {:.0f} "
+                               "s; see those ranks' "
+                               "output, the firewall, UCX_NET_DEVICES and UCX_TLS",
+                               rank(), fmt::join(missing, ", "),
+                               std::chrono::duration<double>(options_.connect_timeout).count()),
+                   first_missing);
   }
   loop_.add_poller(*this);
 }

@@ -57,9 +57,9 @@ struct UcxNetOptions {
 /// Gives this rank's address to all and returns those of all ranks, in rank order; may block.
 using ExchangeAddresses = std::function<std::vector<std::string>(const std::string& mine)>;
 
-/// Connects the ranks; blocks until every rank has heard every other one. Throws PeerLost, naming
-/// the ranks that were not heard in time. UCX's settings in the environment take precedence over
-/// those set here.
+/// Connects the ranks; blocks until every rank has received from every other one. Throws PeerLost,
+/// naming the ranks whose frames did not arrive in time. UCX's settings in the environment take
+/// precedence over those set here.
 [[nodiscard]] std::unique_ptr<NetBackend> connect_ucx_net(EventLoop& loop,
                                                           const UcxNetOptions& options,
                                                           const ExchangeAddresses& exchange);

@@ -265,7 +265,7 @@ class Meeting:
     def packets_dropped_after_the_meeting(self):
         with self.dropping(0, self.port), self.dropping(1, self.port):
             return self.fails(self.start(self.hosts.command, more=SOON), [4, 4],
-                              ("does not hear rank 1 .on host host-b. over UCX", "does not hear rank 0 .on host host-a. over UCX"), 2 * MEET_S + 15)
+                              ("receives nothing from rank 1 .on host host-b. over UCX", "receives nothing from rank 0 .on host host-a. over UCX"), 2 * MEET_S + 15)
 
     def another_version(self):
         program = self.folder / "other" / "finetune_zero3"

@@ -259,7 +259,7 @@ void TrainingRun::check_state(const TrainingRank& rank, std::uint64_t steps) {
 
 /// A failure is never lost: a rank ends with it, or the save that it broke is known to have failed.
 /// A search for older checkpoints leaves those alone that it cannot read.
-void TrainingRun::check_heard(bool any_failed) {
+void TrainingRun::check_noticed(bool any_failed) {
   TrainingRank& victim = *ranks_[strike_.victim];
   if (strike_.fault != Fault::kFails || strike_.operation == Operation::kFileCall) {
     return;
@@ -267,7 +267,7 @@ void TrainingRun::check_heard(bool any_failed) {
   const bool struck = strike_.operation == Operation::kNvmeCall
                           ? victim.nvme_files->failed_calls() > 0  // not if it was interrupted
                           : victim.count_of(strike_.operation) > strike_.at;
-  run_.require(!struck || any_failed || !meeting_.save_error.empty(), "no rank heard of {}",
+  run_.require(!struck || any_failed || !meeting_.save_error.empty(), "no rank noticed {}",
                strike_.text());
 }
 
@@ -340,7 +340,7 @@ void TrainingRun::check_end() {
   } else {
     check_result();
   }
-  check_heard(any);
+  check_noticed(any);
   check_same_order();
 }
 

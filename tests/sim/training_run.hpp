@@ -82,7 +82,7 @@ class TrainingRun {
   void check_blame(const TrainingRank& rank, const std::string& what);
   void check_result();
   void check_state(const TrainingRank& rank, std::uint64_t steps);
-  void check_heard(bool any_failed);
+  void check_noticed(bool any_failed);
   void check_same_order();
   void bury_the_dead();
   void check_quiet();

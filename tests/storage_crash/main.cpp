@@ -114,13 +114,14 @@ class Killer {
   std::int64_t live_and_die(const std::string& folder, const char* io, std::int64_t before) {
     Saver saver(folder, io);
     std::int64_t last = before;
-    const auto hear = [&] {
+    const auto read_line = [&] {
       const std::optional<std::int64_t> step = saver.next();
       last = step.value_or(0) > 0 ? *step : last;
       return step.has_value();
     };
     auto since = Clock::now();
-    for (std::int64_t lines = random_.between(1, 1 + kMostSaves); lines > 0 && hear(); --lines) {
+    for (std::int64_t lines = random_.between(1, 1 + kMostSaves); lines > 0 && read_line();
+         --lines) {
       const auto now = Clock::now();
       save_ = last > before ? now - since : save_;
       since = now;
@@ -128,7 +129,7 @@ class Killer {
     const auto save = std::chrono::duration_cast<std::chrono::microseconds>(save_);
     std::this_thread::sleep_for(std::chrono::microseconds(random_.between(0, save.count())));
     saver.kill();
-    while (hear()) {
+    while (read_line()) {
     }
     return last;
   }

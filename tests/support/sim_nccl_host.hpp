@@ -76,12 +76,12 @@ class SimNcclHost {
         const Member* const member = host_.members_[rank - host_.first_];
         return member != nullptr ? member->begun_ : 0;
       }
-      const auto heard = host_.heard_.find(rank);
-      return heard != host_.heard_.end() ? heard->second : 0;
+      const auto found = host_.received_.find(rank);
+      return found != host_.received_.end() ? found->second : 0;
     }
-    void has_heard(std::uint32_t rank, std::uint64_t begun) noexcept override {
+    void has_received(std::uint32_t rank, std::uint64_t begun) noexcept override {
       const test::Uncounted uncounted;
-      host_.heard_[rank] = begun;
+      host_.received_[rank] = begun;
     }
     [[nodiscard]] std::uint32_t first_rank() const noexcept override { return host_.first_; }
     [[nodiscard]] std::uint32_t world() const noexcept override {
@@ -113,7 +113,7 @@ class SimNcclHost {
       }
     }
     std::optional<NcclLoss> loss() noexcept override { return loss_; }
-    void hear(const NcclLoss& loss) {
+    void receive(const NcclLoss& loss) {
       if (!loss_) {
         loss_ = loss;
       }
@@ -132,7 +132,7 @@ class SimNcclHost {
       if (first_ + local != except) {
         world_.after(after, first_ + local, [this, local, loss] {
           if (members_[local] != nullptr) {
-            members_[local]->hear(loss);
+            members_[local]->receive(loss);
           }
         });
       }
@@ -144,9 +144,9 @@ class SimNcclHost {
   Options options_;
   std::uint64_t decided_ = 0;
   std::array<NcclLaunch, NcclPeers::kMostAhead> launches_;
-  std::map<std::uint32_t, std::uint64_t> heard_;  // turns begun, by rank of other hosts
-  std::map<std::uint32_t, Awaited> awaited_;      // by rank among all
-  std::vector<Member*> members_;                  // by rank of this host
+  std::map<std::uint32_t, std::uint64_t> received_;  // turns begun, by rank of other hosts
+  std::map<std::uint32_t, Awaited> awaited_;         // by rank among all
+  std::vector<Member*> members_;                     // by rank of this host
 };
 
 }  // namespace tandem

@@ -40,7 +40,7 @@ std::chrono::nanoseconds heartbeat_period() {
 }
 
 NodeLink::NodeLink(int from, int to)
-    : from_(from), to_(to), silence_(silence()), heard_(Clock::now()) {
+    : from_(from), to_(to), silence_(silence()), received_(Clock::now()) {
   (void)::fcntl(from_, F_SETFL, ::fcntl(from_, F_GETFL) | O_NONBLOCK);
   ::signal(SIGPIPE, SIG_IGN);
 }
@@ -57,7 +57,7 @@ bool NodeLink::read_more() {
   const ssize_t got = is_lost_ ? 0 : ::read(from_, buffer, sizeof(buffer));
   if (got > 0) {
     held_.append(buffer, static_cast<std::size_t>(got));
-    heard_ = Clock::now();
+    received_ = Clock::now();
     return true;
   }
   if (got == 0 || (errno != EAGAIN && errno != EINTR) || Clock::now() >= deadline()) {

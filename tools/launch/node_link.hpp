@@ -65,7 +65,7 @@ class NodeLink {
   [[nodiscard]] bool is_lost() const noexcept { return is_lost_; }
   /// When next() will find it gone, if nothing comes.
   [[nodiscard]] std::chrono::steady_clock::time_point deadline() const noexcept {
-    return heard_ + silence_;
+    return received_ + silence_;
   }
   /// A line that came, without "alive"s; never waits.
   [[nodiscard]] std::optional<std::string> next();
@@ -90,7 +90,7 @@ class NodeLink {
   int from_;
   int to_;
   std::chrono::steady_clock::duration silence_;  // that is too long
-  std::chrono::steady_clock::time_point heard_;
+  std::chrono::steady_clock::time_point received_;
   std::string key_;
   std::string held_;
   bool is_lost_ = false;

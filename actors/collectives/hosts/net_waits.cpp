@@ -76,10 +76,10 @@ void NetWaits::listen(TimePoint now) noexcept {
       peer.heartbeats = received.count;
       peer.moved = now;
     }
-    Awaited heard(received.words);
-    heard.set_silent(now - peer.moved > Awaited::kSilentAfter * options_.heartbeat);
-    if (heard.packed() != std::exchange(peer.last, heard).packed()) {
-      local_.say_awaited(peer.rank, heard);
+    Awaited waits(received.words);
+    waits.set_silent(now - peer.moved > Awaited::kSilentAfter * options_.heartbeat);
+    if (waits.packed() != std::exchange(peer.last, waits).packed()) {
+      local_.say_awaited(peer.rank, waits);
     }
   }
 }
@@ -165,8 +165,9 @@ std::string NetWaits::condition_of(const EndOfWaits& end) const {
   switch (end.why) {
     case EndOfWaits::Why::kIsSilent:
       if (host != host_of(net_.rank()) && is_silent_host(host)) {
-        return fmt::format("nothing is heard of {}{}: it is stopped or hangs, or its link stalls",
-                           local_.world() > 1 ? "its host" : "it", name_of_host(host));
+        return fmt::format(
+            "no heartbeat arrives from {}{}: it is stopped or hangs, or its link stalls",
+            local_.world() > 1 ? "its host" : "it", name_of_host(host));
       }
       return fmt::format("rank {} gives no sign of life: it is stopped or hangs", end.rank);
     case EndOfWaits::Why::kCircle:

@@ -21,7 +21,7 @@ class HostNcclPeers : public NcclPeers, public HostWaits {
   /// latest number that this host knows.
   [[nodiscard]] virtual std::uint64_t begun(std::uint32_t rank) const noexcept = 0;
   /// Records that the rank with this local rank on another host has begun that number of turns.
-  virtual void has_heard(std::uint32_t rank, std::uint64_t begun) noexcept = 0;
+  virtual void has_received(std::uint32_t rank, std::uint64_t begun) noexcept = 0;
 
   /// Returns a rank of this host that has not begun all turns before `turn`; nullopt if all have.
   [[nodiscard]] std::optional<std::uint32_t> behind(std::uint64_t turn) noexcept override {

@@ -43,7 +43,7 @@ NetNcclPeers::NetNcclPeers(EventLoop& loop, HostNcclPeers& host, Net& net, std::
   speaking_ = peers_.size();
   for (const std::unique_ptr<Peer>& peer : peers_) {
     scope_.spawn("tell another host", &NetNcclPeers::speak, this, peer.get());
-    scope_.spawn("hear another host", &NetNcclPeers::listen, this, peer.get());
+    scope_.spawn("receive from another host", &NetNcclPeers::listen, this, peer.get());
   }
 }
 
@@ -57,7 +57,7 @@ void NetNcclPeers::has_begun(std::uint64_t turn) noexcept {
   begun_ = turn;
   for (const std::unique_ptr<Peer>& peer : peers_) {
     if (peer->rank < host_.world() && begun_ - peer->begun >= kSayEvery) {
-      peer->hears_begun = true;
+      peer->begun_is_due = true;
       peer->news.set();
     }
   }
@@ -66,7 +66,7 @@ void NetNcclPeers::has_begun(std::uint64_t turn) noexcept {
 void NetNcclPeers::say_begun() noexcept {
   for (const std::unique_ptr<Peer>& peer : peers_) {
     if (peer->begun < begun_) {
-      peer->hears_begun = true;
+      peer->begun_is_due = true;
       peer->news.set();
     }
   }
@@ -126,14 +126,14 @@ Task<> NetNcclPeers::give_up(NetNcclPeers* self) {
 // ---- what is said ----
 Task<> NetNcclPeers::speak(NetNcclPeers* self, Peer* peer) {
   try {
-    while (!peer->hears_no_more && !peer->has_left) {
+    while (!peer->is_closed && !peer->has_left) {
       peer->news.reset();
       while (self->write_next(*peer)) {
         co_await self->net_.send(peer->rank, self->channel_,
                                  std::as_bytes(std::span(&peer->out, 1)).first(peer->out.bytes()),
                                  peer->stop.token());
       }
-      if (!peer->hears_no_more) {
+      if (!peer->is_closed) {
         co_await peer->news.wait(peer->stop.token());
       }
     }
@@ -147,7 +147,7 @@ Task<> NetNcclPeers::speak(NetNcclPeers* self, Peer* peer) {
 bool NetNcclPeers::write_next(Peer& peer) noexcept {
   Frame& frame = peer.out;
   frame.count = 0;
-  if (peer.hears_no_more || peer.has_left) {
+  if (peer.is_closed || peer.has_left) {
     return false;
   }
   if (failure_) {
@@ -155,7 +155,7 @@ bool NetNcclPeers::write_next(Peer& peer) noexcept {
     frame.number = failure_->failed_rank;
     frame.count = static_cast<std::uint32_t>(std::min(failure_->cause.size(), Frame::kBytes));
     std::memcpy(frame.content.data(), failure_->cause.data(), frame.count);
-    peer.hears_no_more = true;
+    peer.is_closed = true;
     return true;
   }
   if (net_.rank() == 0) {
@@ -164,12 +164,12 @@ bool NetNcclPeers::write_next(Peer& peer) noexcept {
       return true;
     }
   }
-  if (leaving_ || (peer.hears_begun && peer.begun < begun_)) {
+  if (leaving_ || (peer.begun_is_due && peer.begun < begun_)) {
     frame.kind = leaving_ ? Kind::kLeaves : Kind::kBegun;
     frame.number = begun_;
     peer.begun = begun_;
-    peer.hears_begun = false;
-    peer.hears_no_more = leaving_;
+    peer.begun_is_due = false;
+    peer.is_closed = leaving_;
     return true;
   }
   return false;
@@ -196,7 +196,7 @@ void NetNcclPeers::write_decisions(Peer& peer) noexcept {
   }
 }
 
-// ---- what is heard ----
+// ---- frames received ----
 Task<> NetNcclPeers::listen(NetNcclPeers* self, Peer* peer) {
   try {
     for (bool more = true; more;) {
@@ -225,7 +225,7 @@ bool NetNcclPeers::take(Peer& peer, std::size_t bytes) {
         break;
       case Kind::kBegun:
       case Kind::kLeaves:
-        host_.has_heard(peer.rank, std::max(frame.number, host_.begun(peer.rank)));
+        host_.has_received(peer.rank, std::max(frame.number, host_.begun(peer.rank)));
         peer.has_left = frame.kind == Kind::kLeaves;
         break;
       case Kind::kFailure: {

@@ -78,8 +78,8 @@ class NetNcclPeers {
     std::uint32_t rank;
     std::uint64_t decided = 0;  // number of decisions sent
     std::uint64_t begun = 0;    // number of begun turns last sent
-    bool hears_begun = false;   // a newer number must be sent
-    bool hears_no_more = false;
+    bool begun_is_due = false;  // a newer number must be sent
+    bool is_closed = false;     // the last frame was sent
     bool has_left = false;
     Event news;
     StopSource stop;

@@ -21,7 +21,7 @@ struct ShmNcclPeers::Page {
       0};  // turns; the launch of turn t lies at t % kMostAhead
   std::array<NcclLaunch, kMostAhead> launches;
   // Turns begun by ranks of other hosts with this local rank, by number among all.
-  std::array<std::atomic<std::uint64_t>, ShmControl::kRanksMax> heard{};
+  std::array<std::atomic<std::uint64_t>, ShmControl::kRanksMax> begun_elsewhere{};
 };
 
 namespace {
@@ -96,11 +96,11 @@ std::uint64_t ShmNcclPeers::begun(std::uint32_t rank) const noexcept {
   const std::uint32_t local = rank - sync_.name_of(0);
   return local < sync_.world()
              ? page_of(local).begun.load(std::memory_order_acquire)
-             : page_of(rank % sync_.world()).heard[rank].load(std::memory_order_acquire);
+             : page_of(rank % sync_.world()).begun_elsewhere[rank].load(std::memory_order_acquire);
 }
 
-void ShmNcclPeers::has_heard(std::uint32_t rank, std::uint64_t begun) noexcept {
-  own_.heard[rank].store(begun, std::memory_order_release);
+void ShmNcclPeers::has_received(std::uint32_t rank, std::uint64_t begun) noexcept {
+  own_.begun_elsewhere[rank].store(begun, std::memory_order_release);
 }
 
 void ShmNcclPeers::announce_failure(std::uint32_t failed_rank, const std::string& cause) noexcept {

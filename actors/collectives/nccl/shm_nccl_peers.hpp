@@ -49,7 +49,7 @@ class ShmNcclPeers final : public HostNcclPeers {
   [[nodiscard]] NcclLoss failed_behind(std::uint32_t awaited) const override;
 
   [[nodiscard]] std::uint64_t begun(std::uint32_t rank) const noexcept override;
-  void has_heard(std::uint32_t rank, std::uint64_t begun) noexcept override;
+  void has_received(std::uint32_t rank, std::uint64_t begun) noexcept override;
   [[nodiscard]] std::uint32_t first_rank() const noexcept override { return sync_.name_of(0); }
 
   [[nodiscard]] std::uint32_t world() const noexcept override { return sync_.world(); }

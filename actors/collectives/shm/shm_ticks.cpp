@@ -172,7 +172,7 @@ void ShmSync::fail_overdue(const Channel& channel, TimePoint now) {
                                           condition_of(peer, now))
                             : "";
   } else if (end.why == EndOfWaits::Why::kIsSilent) {
-    more += ", of which nothing is heard";
+    more += ", from which no heartbeat arrives";
   }
   fail(end.rank, fmt::format("rank {} did not {} {} within {:.3g} s{}", awaited_peer,
                              channel.counter == ShmChannel::kArrived ? "arrive at" : "get through",

@@ -1,5 +1,5 @@
-// The engine's door: a batch of another shape is an Error, and the engine goes on with the next
-// one.
+// The engine checks a batch before it uses it: a batch of another shape is an Error, and the engine
+// goes on with the next one.
 #include "engine/tensors/batch_check.hpp"
 
 #include <ATen/ATen.h>

@@ -191,15 +191,16 @@ TEST(NetWaits, AnErrorSaysWhetherTheRankLives) {
   for (const Fault fault : {Fault::kHangs, Fault::kIsStopped}) {
     Ranks all(3, {4, 1});
     all.ranks[2]->fault = fault;
-    all.ranks[2]->fault_at = 1;  // it was heard before
+    all.ranks[2]->fault_at = 1;  // its heartbeats arrived before
     all.run();
     std::string said;
     for (const auto& rank : all.ranks) {
       said += rank->failure + "\n";
     }
-    EXPECT_THAT(said, HasSubstr(fault == Fault::kHangs
-                                    ? "rank 2 lives, waits for no rank and does not take part"
-                                    : "nothing is heard of it (host-2): it is stopped or hangs"));
+    EXPECT_THAT(said,
+                HasSubstr(fault == Fault::kHangs
+                              ? "rank 2 lives, waits for no rank and does not take part"
+                              : "no heartbeat arrives from it (host-2): it is stopped or hangs"));
     EXPECT_THAT(said, HasSubstr("within 2 s"));
   }
 }

@@ -360,7 +360,7 @@ TEST(NcclHosts, AnErrorSaysWhatIsKnownOfTheRank) {
   };
   EXPECT_THAT(said(Fault::kHangs), HasSubstr("did not arrive at "));
   EXPECT_THAT(said(Fault::kHangs), HasSubstr("rank 2 lives, waits for no rank"));
-  EXPECT_THAT(said(Fault::kIsStopped), HasSubstr("nothing is heard of it (host-2)"));
+  EXPECT_THAT(said(Fault::kIsStopped), HasSubstr("no heartbeat arrives from it (host-2)"));
   EXPECT_THAT(said(Fault::kDies), HasSubstr("rank 2 is gone"));
   EXPECT_THAT(said(Fault::kGivesUp), HasSubstr("rank 2 aborted: it has enough"));
 }
