@@ -61,7 +61,7 @@ function(tandem_install_config)
   configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/tandemConfig.cmake.in
     ${PROJECT_BINARY_DIR}/tandemConfig.cmake INSTALL_DESTINATION ${TANDEM_CMAKE_DIR})
   write_basic_package_version_file(${PROJECT_BINARY_DIR}/tandemConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-  set(find_modules cmake/FindAsio.cmake)
+  set(find_modules cmake/FindAsio.cmake cmake/CoroutineCheck.cmake cmake/coroutine_check.cpp)
   if(engine IN_LIST TANDEM_INSTALLED_COMPONENTS)
     list(APPEND find_modules cmake/FindTandemTorch.cmake)
   endif()

@@ -176,6 +176,9 @@ void EventLoop::run_until(const bool& done) {
     }
   };
   const AtEnd at_end{foreign_.get()};
+  if (timers_run_by_themselves_) {
+    alarm_.prepare();
+  }
   looked_ns_ = real_now_ns();
   detail::t_running.count = 0;
   look_around();  // or runs that end in their first batch would never come to it

@@ -1,17 +1,30 @@
 # shellcheck shell=bash
 # tools/setup.sh — what ./tandem setup does; sourced by it. Idempotent: looks first, installs only what is missing.
-# Debian packages come from tools/debian-packages.txt, Python packages from requirements*.txt into .venv.
+# Packages of the system come from tools/packages.txt, Python packages from requirements*.txt into .venv.
 # A stamp of these lists' contents in .cache/ lets later commands skip the look.
 
 : "${root:?tools/setup.sh is sourced by ./tandem}"
-packages_file="$root/tools/debian-packages.txt"
+packages_file="$root/tools/packages.txt"
 venv_python="$root/.venv/bin/python"
+os_release=/etc/os-release
+no_packages=no # yes: packages of the system are left to the user
 
-debian_packages() { sed -e 's/#.*//' -e '/^[[:space:]]*$/d' "$packages_file" | awk '{ print $1 }'; }
+system_name() { # debian-12; an unknown system: "unknown-"
+  sed -nE 's/^(ID|VERSION_ID)="?([^"]*)"?$/\1=\2/p' "$os_release" 2>/dev/null |
+    awk -F= '{ value[$1] = $2 } END { print (value["ID"] ? value["ID"] : "unknown") "-" value["VERSION_ID"] }'
+}
+
+is_known_system() { grep -qE "^system $(system_name)( |\$)" "$packages_file"; }
+
+system_packages() { # the names on this system
+  sed -e 's/#.*//' "$packages_file" | awk -v here="$(system_name)=" '
+    NF == 0 || $1 == "system" { next }
+    { name = $1; for (i = 2; i <= NF; ++i) if (index($i, here) == 1) name = substr($i, length(here) + 1); print name }'
+}
 
 missing_packages() {
   local package
-  for package in $(debian_packages); do
+  for package in $(system_packages); do
     [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || echo "$package"
   done
 }
@@ -80,7 +93,7 @@ install_packages() {
     fi
     as_root=(sudo)
   fi
-  say "setup: installing Debian packages: $*"
+  say "setup: installing packages: $*"
   # Lists and packages of two days may meet in between: then both are fetched again.
   twice fetch_packages "$@"
 }
@@ -126,13 +139,13 @@ check_setup() { # run|prepare|test: reports, changes nothing
     packages=$(missing_packages)
   else
     packages=""
-    echo "Debian packages: no dpkg here; the list is tools/debian-packages.txt"
+    echo "packages: no dpkg here; tools/packages.txt has their names on Debian"
   fi
   if [[ -n $packages ]]; then
-    echo "Debian packages: missing: ${packages//$'\n'/ }"
+    echo "packages: missing: ${packages//$'\n'/ }"
     missing=1
   else
-    echo "Debian packages: nothing missing"
+    echo "packages: nothing missing"
   fi
   while IFS= read -r file; do
     lines=$(missing_requirements "$file")
@@ -155,21 +168,34 @@ check_setup() { # run|prepare|test: reports, changes nothing
   return $missing
 }
 
+# Installs the packages that are missing; on a system that the table does not have, names them and ends.
+setup_packages() {
+  local packages
+  if [[ $no_packages == yes ]]; then
+    say "setup: the packages of the system are left to you (tools/packages.txt)"
+    return
+  fi
+  if command -v dpkg-query >/dev/null; then packages=$(missing_packages); else packages=$(system_packages); fi
+  if [[ -z $packages ]]; then
+    return
+  fi
+  if ! is_known_system; then
+    die 1 "[setup] $(system_name) is not a system of tools/packages.txt; install what Debian calls ${packages//$'\n'/ }; then run ./tandem setup --no-packages"
+  fi
+  if grep -qE "^system $(system_name) untried" "$packages_file"; then
+    say "setup: $(system_name) is untried: the packages have Debian's names"
+  fi
+  # shellcheck disable=SC2086  # a list of names
+  install_packages $packages || exit 1
+}
+
 setup() { # run|prepare|test
-  local packages file kind
+  local file kind
   if setup_is_done "$1"; then
     return
   fi
   mkdir -p "$root/.cache"
-  if command -v dpkg-query >/dev/null; then
-    packages=$(missing_packages)
-    if [[ -n $packages ]]; then
-      # shellcheck disable=SC2086  # a list of names
-      install_packages $packages || exit 1
-    fi
-  else
-    say "setup: not a Debian system; its packages are your part (tools/debian-packages.txt)"
-  fi
+  setup_packages
   while IFS= read -r file; do
     if [[ -n $(missing_requirements "$file") ]]; then
       install_requirements "$file" || exit 1

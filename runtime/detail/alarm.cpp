@@ -23,14 +23,18 @@ int make_timer() {
 
 }  // namespace
 
-void Alarm::set(std::int64_t at_ns) {
-  if (at_ns == set_ns_) {
-    return;
-  }
+void Alarm::prepare() {
   if (!timer_) {
     timer_.emplace(reactor_, make_timer());
     watch();
   }
+}
+
+void Alarm::set(std::int64_t at_ns) {
+  if (at_ns == set_ns_) {
+    return;
+  }
+  prepare();
   set_ns_ = at_ns;
   itimerspec time = {};  // of zeros: it is off
   if (at_ns != kNever) {

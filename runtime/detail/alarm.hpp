@@ -2,7 +2,8 @@
 //
 // It is a timerfd that the reactor watches: setting it again is one system call without side
 // effects, whereas Asio's timers cancel an operation, whose completion then ends the next sleep.
-// The timerfd is made at the first use, because thousands of simulated loops never sleep.
+// The timerfd is made when the loop first runs on the real clock: thousands of simulated loops
+// never sleep, and a loop that has run keeps its number of descriptors.
 // Thread rule: the loop's thread. Internal.
 #pragma once
 
@@ -23,8 +24,9 @@ class Alarm {
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  /// Sets the alarm to `at_ns` on steady_clock; kNever switches it off. Throws Error if no
-  /// descriptor is left for the timerfd.
+  /// Makes the timerfd if there is none. Throws Error if no descriptor is left for it.
+  void prepare();
+  /// Sets the alarm to `at_ns` on steady_clock; kNever switches it off. Throws as prepare().
   void set(std::int64_t at_ns);
 
  private:
