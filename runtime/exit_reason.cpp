@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/mailbox_options.hpp"
 #include "runtime/stop_token.hpp"
 #include "runtime/util/error.hpp"
 

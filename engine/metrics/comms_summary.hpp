@@ -2,7 +2,7 @@
 // operation and message size.
 //
 // Names and columns are DeepSpeed's, with one more: exposed, the time for which the compute lane
-// stood still. A message's size is that of a rank's input: its shard for an all-gather, the whole
+// waited. A message's size is that of a rank's input: its shard for an all-gather, the whole
 // block for a reduction. Rates divide the whole block by the operations' time, as in nccl-tests;
 // averages are plain means.
 #pragma once

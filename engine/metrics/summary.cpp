@@ -186,16 +186,16 @@ std::string summary_text(const RunSummary& s) {
               ? fmt::format("; no MFU: a peak of {:.3f} was measured beside other work\n",
                             s.peak_tflops)
               : "\n";
-  text += fmt::format("  busy        {:.0f} % of a step the busiest resource works\n",
+  text += fmt::format("  busy        the busiest resource works {:.0f} % of a step\n",
                       s.overlap_efficiency * 100);
-  text += fmt::format(
-      "  optimizer   works {:.2f} ms of a step, which stands still {:.2f} ms for it{}\n",
-      s.optimizer_s * kMsPerS, s.exposed_optimizer_s * kMsPerS,
-      s.exposed_optimizer_s > s.optimizer_s ? ", the wait for its gradients included" : "");
+  text += fmt::format("  optimizer   works {:.2f} ms per step; compute waits {:.2f} ms for it{}\n",
+                      s.optimizer_s * kMsPerS, s.exposed_optimizer_s * kMsPerS,
+                      s.exposed_optimizer_s > s.optimizer_s ? ", and for its gradients" : "");
   const double hidden_s = s.optimizer_s - s.exposed_optimizer_s;
   if (hidden_s > 0 && s.step_time_s.median > 0) {
-    text += fmt::format("  gained      a step that waits for its optimizer takes {:.1f} % longer\n",
-                        hidden_s / s.step_time_s.median * 100);
+    text += fmt::format(
+        "  gained      without overlap of the optimizer a step would take {:.1f} % longer\n",
+        hidden_s / s.step_time_s.median * 100);
   }
   if (s.unlabelled_micro_batches > 0) {
     text += fmt::format("  unlabelled  {} micro-batches had no label; {} steps had none at all\n",

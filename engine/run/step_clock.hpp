@@ -17,7 +17,7 @@ class StepClock {
 
   void begin();
   void add_forward(double seconds);
-  /// `reduce_s`: the part of `seconds` for which the lane stood still for reductions.
+  /// `reduce_s`: the part of `seconds` for which the lane waited for reductions.
   void add_backward(double seconds, double reduce_s);
   /// Counts time that training waited for a save between steps.
   void add_checkpoint_wait(double seconds) { checkpoint_wait_s_ += seconds; }

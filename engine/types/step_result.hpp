@@ -37,7 +37,7 @@ struct Verdict {
   bool speculated = false;  // updates had begun ahead of it
 };
 
-/// Seconds for which the compute lane stood still, by what it waited for, and seconds for which
+/// Seconds for which the compute lane waited, by the kind of wait, and seconds for which
 /// each resource worked in the step.
 struct Exposure {
   double optimizer_s = 0;

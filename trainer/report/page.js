@@ -363,7 +363,7 @@ columns('summary', 'Summary', '', 'figure',
 tables('speculation', 'Speculation', '', ['figure', 'value'],
        (run) => [['steps that began updates ahead of the verdict', run.speculated], ['rolled back or skipped', run.unusual],
                  ...run.verdicts.map(({step, what}) => [`step ${step}`, what])], '');
-tables('comms', 'Communication', 'of rank 0; ms, Gbit/s; exposed: the compute lane stood still; straggler: beyond the fastest rank',
+tables('comms', 'Communication', 'of rank 0; ms, Gbit/s; exposed: the compute lane waited; straggler: beyond the fastest rank',
        ['operation', 'message', 'count', 'total', 'each', 'exposed', 'straggler', 'algbw', 'busbw'],
        (run) => (run.comms?.rows ?? []).map(commsRow), 'Nothing was logged; comms_logger.enabled in the config asks for it.', true);
 tables('modules', 'Modules', 'of one step: flops_profiler; GFLOP, ms, GFLOP/s',
