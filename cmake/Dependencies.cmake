@@ -1,17 +1,21 @@
-# Debian's packages (tools/debian-packages.txt lists them), as targets.
+# Debian's packages (tools/packages.txt lists them), as targets.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(ZLIB REQUIRED)
-find_package(hwy REQUIRED)
-find_package(simdjson REQUIRED)
 find_package(Asio REQUIRED)
-find_package(CLI11 REQUIRED)  # of the programs
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)
-pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
-pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(LIBURING IMPORTED_TARGET liburing>=2.3)
 pkg_check_modules(UCX ucx)
+if(NOT TANDEM_LAYERS STREQUAL "runtime")
+  find_package(hwy REQUIRED)
+  find_package(simdjson REQUIRED)
+  pkg_check_modules(SODIUM REQUIRED IMPORTED_TARGET libsodium)
+  pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+endif()
+if(TANDEM_LAYERS STREQUAL "all")
+  find_package(CLI11 REQUIRED)  # of the programs
+endif()
 if(TANDEM_TORCH OR TANDEM_FUZZ)
   pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
   pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)

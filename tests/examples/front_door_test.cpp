@@ -21,6 +21,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+std::string text_of(const fs::path& file) {
+  std::ostringstream text;
+  text << std::ifstream(file).rdbuf();
+  return text.str();
+}
+
 class FrontDoor : public testing::Test {
  protected:
   void SetUp() override {
@@ -30,8 +36,12 @@ class FrontDoor : public testing::Test {
     fs::create_directories(root_ / "elsewhere");
     const fs::path source = test::source_dir();
     fs::copy_file(source / "tandem", root_ / "tandem");
-    fs::copy_file(source / "tools/setup.sh", root_ / "tools/setup.sh");
-    write("tools/debian-packages.txt", "# a comment\nbash  # always there on Debian\n");
+    write("os-release", "ID=debian\nVERSION_ID=\"12\"\n");
+    std::string setup = text_of(source / "tools/setup.sh");
+    constexpr std::string_view kOfTheMachine = "os_release=/etc/os-release";
+    setup.replace(setup.find(kOfTheMachine), kOfTheMachine.size(), "os_release=$root/os-release");
+    write("tools/setup.sh", setup);
+    write("tools/packages.txt", "system debian-12\n# a comment\nbash  # always there on Debian\n");
     write("requirements.txt", "");
     write("requirements-prepare.txt", "no-such-reader==1.0\n");
     write("requirements-test.txt", "no-such-module==1.0\n");
@@ -56,9 +66,7 @@ class FrontDoor : public testing::Test {
         "cd '{0}/elsewhere' && PATH='{0}/bin':$PATH '{0}/tandem' {1} >'{2}' 2>&1 </dev/null",
         root_.string(), arguments, out);
     const int status = std::system(command.c_str());
-    std::ostringstream text;
-    text << std::ifstream(out).rdbuf();
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text.str()};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, text_of(out)};
   }
 
   fs::path root_;
@@ -95,10 +103,10 @@ TEST_F(FrontDoor, ABuildWithNothingToDoSaysNothing) {
 
 TEST_F(FrontDoor, CheckReportsWhatIsMissingAndChangesNothing) {
   fake("dpkg-query", "[[ ${@: -1} == bash ]] && echo -n installed");
-  write("tools/debian-packages.txt", "bash\nno-such-package # why\n");
+  write("tools/packages.txt", "system debian-12\nbash\nno-such-package # why\n");
   const auto [code, text] = run("setup --check");
   EXPECT_EQ(code, 1);
-  EXPECT_THAT(text, AllOf(HasSubstr("Debian packages: missing: no-such-package\n"),
+  EXPECT_THAT(text, AllOf(HasSubstr("packages: missing: no-such-package\n"),
                           HasSubstr("requirements.txt: nothing missing"),
                           HasSubstr("installed with the first prepare: no-such-reader==1.0"),
                           HasSubstr("needed for test and bench only: no-such-module==1.0")));
@@ -115,16 +123,15 @@ TEST_F(FrontDoor, SetupInstallsOnlyWhatIsMissingAndOnlyOnce) {
   for (const char* program : {"clang++-19", "cmake", "ctest", "ninja"}) {
     fake(program, "exit 0");
   }
-  write("tools/debian-packages.txt", "bash\nabsent-one\nabsent-two\n");
+  write("tools/packages.txt", "system debian-12\nbash\nabsent-one\nabsent-two\n");
   write(".venv/bin/python", "#!/bin/bash\n");
   fs::permissions(root_ / ".venv/bin/python", fs::perms::owner_all);
   const auto [code, text] = run("setup");
   EXPECT_EQ(code, 0) << text;
-  EXPECT_THAT(text, HasSubstr("installing Debian packages: absent-one absent-two"));
-  std::ostringstream apt;
-  apt << std::ifstream(root_ / "apt").rdbuf();
-  EXPECT_THAT(apt.str(), AllOf(HasSubstr("update -qq "),
-                               HasSubstr("--no-install-recommends absent-one absent-two\n")));
+  EXPECT_THAT(text, HasSubstr("installing packages: absent-one absent-two"));
+  EXPECT_THAT(text_of(root_ / "apt"),
+              AllOf(HasSubstr("update -qq "),
+                    HasSubstr("--no-install-recommends absent-one absent-two\n")));
   fs::remove(root_ / "apt");
   const auto [again, silent] = run("setup");
   EXPECT_EQ(again, 0);

@@ -1,6 +1,8 @@
 # One check of the installed tree; CHECK says which. Run by ctest (tests/install/CMakeLists.txt).
 #   contents: what is installed, and nothing of the machine it was built on in it
 #   consumer: configures, builds and runs the project in consumer/, with no LibTorch to be found
+#   fetched:  builds and runs that project with the tree as a part of it (FetchContent), and nothing but the runtime's own needs
+#   pkg_config: builds and runs its main.cpp by the flags of pkg-config alone
 #   trainer:  builds examples/custom_trainer.cpp with LibTorch in that project, and trains with it
 #   trains:   bin/tandem of a copy of the tree that lies elsewhere trains the demo's model
 #   template: examples/template, copied out of the tree and built by its one command, trains
@@ -29,7 +31,7 @@ if(CHECK STREQUAL "contents")
   endforeach()
   file(GLOB_RECURSE files RELATIVE ${PREFIX} ${PREFIX}/*)
   foreach(file ${files})
-    if(NOT file MATCHES "^include/tandem/.*\\.hpp$|^${LIBDIR}/libtandem_[a-z_]+\\.a$|^${LIBDIR}/cmake/tandem/(.*\\.cmake|coroutine_check\\.cpp)$|^bin/|^share/tandem/(demo|tools)/")
+    if(NOT file MATCHES "^include/tandem/.*\\.hpp$|^${LIBDIR}/libtandem_[a-z_]+\\.a$|^${LIBDIR}/cmake/tandem/(.*\\.cmake|coroutine_check\\.cpp)$|^${LIBDIR}/pkgconfig/tandem-runtime\\.pc$|^bin/|^share/tandem/(demo|tools)/")
       message(FATAL_ERROR "${file} does not belong into an installation")
     endif()
   endforeach()
@@ -62,6 +64,27 @@ elseif(CHECK STREQUAL "consumer")
   run_or_die("ldd" ldd ${WORK}/consumer)
   if(output MATCHES "libtorch|libc10|libcuda") # ldd prints addresses too, and one in twelve runs holds a c10
     message(FATAL_ERROR "the consumer loads LibTorch or CUDA:\n${output}")
+  endif()
+
+elseif(CHECK STREQUAL "fetched")
+  run_or_die("configuring" ${configure} -DFETCH=${SOURCE})
+  execute_process(COMMAND grep -iE "torch|gtest|benchmark|CLI11|sodium|simdjson|xxhash|/actors/|/engine/" ${WORK}/build.ninja OUTPUT_VARIABLE found)
+  if(found)
+    message(FATAL_ERROR "more than the runtime is built or linked:\n${found}")
+  endif()
+  run_or_die("building" ${CMAKE_COMMAND} --build ${WORK} --parallel 2 --target consumer)
+  run_or_die("running" ${CMAKE_COMMAND} -E chdir ${WORK} ./consumer)
+  if(NOT output MATCHES "consumer: ok")
+    message(FATAL_ERROR "the consumer said: ${output}")
+  endif()
+
+elseif(CHECK STREQUAL "pkg_config")
+  file(MAKE_DIRECTORY ${WORK})
+  run_or_die("building" sh -c "export PKG_CONFIG_PATH='${PREFIX}/${LIBDIR}/pkgconfig'
+    ${COMPILER} -O1 ${CMAKE_CURRENT_LIST_DIR}/consumer/main.cpp -o '${WORK}/by_hand' $(pkg-config --cflags --libs tandem-runtime) ${FLAGS}")
+  run_or_die("running" ${CMAKE_COMMAND} -E chdir ${WORK} ./by_hand)
+  if(NOT output MATCHES "consumer: ok")
+    message(FATAL_ERROR "the program said: ${output}")
   endif()
 
 elseif(CHECK STREQUAL "trainer")
