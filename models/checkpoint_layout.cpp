@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 7> kOtherHeads = {
     "v_head.",     "value_head.",          "score.", "reward_head.", "classifier.",
     "qa_outputs.", "multiple_choice_head."};
 // The members of config.json from which shapes follow.
-constexpr std::array<std::string_view, 15> kShapeMembers = {"vocab_size",
+constexpr std::array<std::string_view, 19> kShapeMembers = {"vocab_size",
                                                             "hidden_size",
                                                             "intermediate_size",
                                                             "num_attention_heads",
@@ -45,7 +45,11 @@ constexpr std::array<std::string_view, 15> kShapeMembers = {"vocab_size",
                                                             "n_inner",
                                                             "n_head",
                                                             "n_positions",
-                                                            "n_ctx"};
+                                                            "n_ctx",
+                                                            "num_hidden_layers",
+                                                            "n_layer",
+                                                            "attention_bias",
+                                                            "mlp_bias"};
 constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
 
 /// The names that checkpoints may have for a parameter; its own comes first.
@@ -149,12 +153,14 @@ bool is_extra(const HfConfig& config, std::string_view name) {
                              [&](std::string_view part) { return name.starts_with(part); });
 }
 
-/// The members from which shapes follow, with their values.
+/// The members from which tensors and their shapes follow, with their values: numbers, and what is
+/// true.
 std::string sizes_of(const HfConfig& config) {
   const JsonDocument document = JsonDocument::parse(config.json, {.where = std::string(kWhere)});
   std::vector<std::string> sizes;
   for (const auto& [key, value] : document.root().members()) {
-    if (value.raw().is_int64() && std::ranges::find(kShapeMembers, key) != kShapeMembers.end()) {
+    const bool counts = value.raw().is_int64() || (value.raw().is_bool() && value.boolean());
+    if (counts && std::ranges::find(kShapeMembers, key) != kShapeMembers.end()) {
       sizes.push_back(fmt::format("{} {}", key, value.text()));
     }
   }
@@ -250,9 +256,9 @@ CheckpointReader::Stored CheckpointReader::match_whole(const HfConfig& config,
                      tensor.name == kHead
                          ? std::string("if the head is the embedding, set tie_word_embeddings to "
                                        "true in config.json")
-                         : fmt::format("config.json (model_type {}) and weights do not belong "
-                                       "together",
-                                       config.model_type));
+                         : fmt::format("config.json (model_type {}) asks for it by {}; config.json "
+                                       "and weights do not belong together",
+                                       config.model_type, sizes_of(config)));
   }
   const TensorInfo& found = checkpoint_.at(stored);
   expect_shape(checkpoint_, config, found, tensor.shape);

@@ -94,13 +94,15 @@ double LoraOptions::scale() const {
 
 void LoraOptions::check() const {
   if (rank < 1 || rank > kMostRank) {
-    throw user_error(kWhere, "the rank of adapters is {}; it is 1 to {}", rank, kMostRank);
+    throw user_error(kWhere, "r, the rank of adapters, is {}; it is 1 to {}", rank, kMostRank);
   }
   if (!(alpha > 0) || !std::isfinite(alpha)) {
-    throw user_error(kWhere, "the alpha of adapters is {}; it must be above 0", alpha);
+    throw user_error(kWhere, "lora_alpha, the alpha of adapters, is {}; it must be above 0", alpha);
   }
   if (!(dropout >= 0 && dropout < 1)) {
-    throw user_error(kWhere, "the dropout of adapters is {}; it is a rate from 0 to below 1",
+    throw user_error(kWhere,
+                     "lora_dropout, the dropout of adapters, is {}; it is a rate from 0 to "
+                     "below 1",
                      dropout);
   }
   if (targets.empty()) {

@@ -2,7 +2,7 @@
 """Records, tokenizer files, and with --bin config.json and adapter folders, with one member added, removed, renamed, nulled
 or retyped, beside Transformers and PEFT.
 
-usage: records.py [--runs N] [--minutes M] [--seed S] [--only KIND] [--bin FOLDER]
+usage: records.py [--runs N] [--minutes M] [--seed S] [--first N] [--only KIND] [--bin FOLDER]
 
 Every outcome is the reference's value, a note that names the member, or a refusal that names it; all else is a silent
 difference. Prints one JSON object; exit 1 where there was a difference. Skips where transformers is missing.
@@ -62,6 +62,7 @@ def main():
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end earlier, after this time")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first run: to try again what an earlier call has shown")
     parser.add_argument("--only", choices=sorted(SHARES))
     parser.add_argument("--bin", help="the folder with the program `tandem`")
     flags = parser.parse_args()
@@ -74,7 +75,7 @@ def main():
         kinds = kinds_of(flags, Path(folder))
         order = [name for name in kinds for _ in range(SHARES[name])]
         end = time.monotonic() + 60 * flags.minutes
-        for number in itertools.takewhile(lambda _: time.monotonic() < end, range(flags.runs)):
+        for number in itertools.takewhile(lambda _: time.monotonic() < end, range(flags.first, flags.first + flags.runs)):
             draw = random.Random(f"{flags.seed}:{number}")
             name = draw.choice(order)
             outcome, mutation, detail = kinds[name](draw)

@@ -18,13 +18,14 @@ using test::expect_error;
 using test::TempDir;
 namespace fs = std::filesystem;
 
-HfConfig small_qwen3(bool tied) {
+HfConfig small_qwen3(bool tied, int layers = 2, bool biased = false) {
   return parse_hf_config(
       fmt::format(
           R"({{"model_type": "qwen3", "hidden_act": "silu", "vocab_size": 11, "hidden_size": 8,
-      "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 6,
-      "intermediate_size": 10, "max_position_embeddings": 32, "tie_word_embeddings": {}}})",
-          tied),
+      "num_hidden_layers": {}, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 6,
+      "intermediate_size": 10, "max_position_embeddings": 32, "attention_bias": {},
+      "tie_word_embeddings": {}}})",
+          layers, biased, tied),
       "config.json");
 }
 
@@ -124,6 +125,16 @@ TEST(IoLayout, NamesWhatIsMissingOrMisshapen) {
       },
       {"\"model.layers.2.mlp.up_proj.weight\" [1]", "does not have"});
   with([](auto& plan) { plan.pop_back(); }, {"\"lm_head.weight\"", "[11, 8]"});
+}
+
+TEST(IoLayout, NamesTheMemberThatAsksForWhatIsMissing) {
+  const TempDir dir;
+  const HfConfig written = small_qwen3(false);
+  write_fresh(dir.path(), written, checkpoint_plan(written, TensorType::kF32));
+  expect_error([&] { (void)CheckpointReader::open(dir.path(), small_qwen3(false, 2, true)); },
+               {"no tensor \"model.layers.0.self_attn.q_proj.bias\"", "attention_bias true"});
+  expect_error([&] { (void)CheckpointReader::open(dir.path(), small_qwen3(false, 3)); },
+               {"no tensor \"model.layers.2.", "num_hidden_layers 3"});
 }
 
 /// As trainers of rewards and of values leave them; Transformers passes over them.
