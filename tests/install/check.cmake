@@ -67,7 +67,7 @@ elseif(CHECK STREQUAL "consumer")
   endif()
 
 elseif(CHECK STREQUAL "fetched")
-  run_or_die("configuring" ${configure} -DFETCH=${SOURCE})
+  run_or_die("configuring" ${configure} -DFETCH=${SOURCE} -DTANDEM_UNITY=ON)
   execute_process(COMMAND grep -iE "torch|gtest|benchmark|CLI11|sodium|simdjson|xxhash|/actors/|/engine/" ${WORK}/build.ninja OUTPUT_VARIABLE found)
   if(found)
     message(FATAL_ERROR "more than the runtime is built or linked:\n${found}")
