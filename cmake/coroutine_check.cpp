@@ -130,12 +130,11 @@ bool holds(const char* shape, Task task) {
 
 int main() {
   // The tasks end before their frames do, and with them all that they made.
-  const bool all = holds("an argument by value", by_value()) &&
-                   holds("an argument by reference", by_reference()) &&
-                   holds("an aggregate", aggregate()) &&
-                   holds("an aggregate with designated members", designated()) &&
-                   holds("a lambda with captures", captured()) &&
-                   holds("a conditional expression", chosen(true)) &&
-                   holds("an exception", thrown());
+  const bool all =
+      holds("an argument by value", by_value()) &&
+      holds("an argument by reference", by_reference()) && holds("an aggregate", aggregate()) &&
+      holds("an aggregate with designated members", designated()) &&
+      holds("a lambda with captures", captured()) &&
+      holds("a conditional expression", chosen(true)) && holds("an exception", thrown());
   return all ? 0 : 1;
 }
