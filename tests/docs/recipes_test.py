@@ -21,7 +21,12 @@ import readme_test
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/extend.md"
-NOT_COPIED = shutil.ignore_patterns("build", ".git", ".venv", ".cache", "runs", "__pycache__")
+NOT_COPIED = {"build", ".git", ".venv", ".cache", "runs"}  # folders at the root that no file of the tree lies in
+
+
+def left_out(folder, names):
+    """What copytree() leaves out of `folder`."""
+    return {name for name in names if name == "__pycache__" or (Path(folder) == ROOT and name in NOT_COPIED)}
 
 
 def recipes():
@@ -79,7 +84,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         tree = Path(name).resolve() / "tandem"
         if flags.build:
-            shutil.copytree(ROOT, tree, ignore=NOT_COPIED, symlinks=True)
+            shutil.copytree(ROOT, tree, ignore=left_out, symlinks=True)
             (tree / ".venv").symlink_to(ROOT / ".venv")
             subprocess.run(["cmake", "--preset", "release"], cwd=tree, check=True)
         for heading, diff, commands, wanted in recipes():
