@@ -25,7 +25,7 @@ make_chroot() {
     { tail -5 "$folder.log" >&2; exit 1; }
 }
 
-# What a network needs of this machine: names, certificates, and the settings of apt and pip.
+# Copies what the network asks of this machine: its name servers, its certificates, and the settings of apt and pip.
 give_network() {
   local file
   cp -L /etc/resolv.conf "$folder/etc/resolv.conf"
