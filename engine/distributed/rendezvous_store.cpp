@@ -4,15 +4,14 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <thread>
 
 #include <poll.h>
 #include <sys/socket.h>
 
 #include "actors/collectives/secret.hpp"
 #include "engine/distributed/listening.hpp"
+#include "engine/distributed/patience.hpp"
 #include "engine/distributed/rendezvous_server.hpp"
-#include "runtime/awake_time.hpp"
 #include "runtime/clock.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/system/network_interface.hpp"
@@ -94,39 +93,6 @@ bool receive_all(int socket, void* into, std::size_t count, TimePoint until = Ti
 }
 
 }  // namespace
-
-/// The time in which something is tried again and again. Time in which this process is stopped, or
-/// its host sleeps, does not count.
-class RendezvousStore::Patience {
- public:
-  explicit Patience(milliseconds timeout)
-      : until_(Clock::real().now() + timeout), said_at_(Clock::real().now() + kSilence) {}
-  /// Before the next try; false: the time is over.
-  [[nodiscard]] bool pause(milliseconds length) {
-    const TimePoint began = Clock::real().now();
-    if (began >= until_) {
-      return false;
-    }
-    AwakeTime awake(std::max(length, kLeast), began);
-    std::this_thread::sleep_for(length);
-    until_ += awake.slept_since(Clock::real().now());
-    return true;
-  }
-  /// True once, when a look at the terminal should say what is waited for.
-  [[nodiscard]] bool grows_long() {
-    if (said_ || Clock::real().now() < said_at_) {
-      return false;
-    }
-    return said_ = true;
-  }
-
- private:
-  static constexpr milliseconds kLeast{100};  // on a busy host a thread wakes late
-  static constexpr std::chrono::seconds kSilence{5};
-  TimePoint until_;
-  TimePoint said_at_;
-  bool said_ = false;
-};
 
 RendezvousStore::RendezvousStore(const Environment& environment, milliseconds timeout)
     : environment_(environment),

@@ -24,6 +24,7 @@
 
 namespace tandem {
 
+class Patience;
 class RendezvousServer;
 
 class RendezvousStore {
@@ -52,7 +53,6 @@ class RendezvousStore {
 
  private:
   enum class Attempt { kConnected, kNotThere, kStranger, kOtherVersion };
-  class Patience;
 
   void host();
   void connect();

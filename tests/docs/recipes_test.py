@@ -76,6 +76,13 @@ def runs(tree, diff, commands, wanted):
     return fault or (f"{found}\n--- printed was:\n{output}---" if found else "")
 
 
+def as_here():
+    """The options of this tree's own build that change a compiler's flags: with the same ones, ccache has the objects."""
+    cache = ROOT / "build/release/CMakeCache.txt"
+    lines = cache.read_text(encoding="utf-8").splitlines() if cache.exists() else []
+    return [f"-D{line}" for line in lines if line.startswith("TANDEM_WERROR:")]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", action="store_true", help="build and run what each adds, too")
@@ -86,7 +93,7 @@ def main():
         if flags.build:
             shutil.copytree(ROOT, tree, ignore=left_out, symlinks=True)
             (tree / ".venv").symlink_to(ROOT / ".venv")
-            subprocess.run(["cmake", "--preset", "release"], cwd=tree, check=True)
+            subprocess.run(["cmake", "--preset", "release", *as_here()], cwd=tree, check=True)
         for heading, diff, commands, wanted in recipes():
             fault = applies(diff) or (runs(tree, diff, commands, wanted) if flags.build else "")
             faults += bool(fault)
