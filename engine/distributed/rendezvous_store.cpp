@@ -9,9 +9,9 @@
 #include <sys/socket.h>
 
 #include "actors/collectives/secret.hpp"
-#include "engine/distributed/listening.hpp"
-#include "engine/distributed/patience.hpp"
-#include "engine/distributed/rendezvous_server.hpp"
+#include "engine/rendezvous/listening.hpp"
+#include "engine/rendezvous/patience.hpp"
+#include "engine/rendezvous/rendezvous_server.hpp"
 #include "runtime/clock.hpp"
 #include "runtime/flight.hpp"
 #include "runtime/system/network_interface.hpp"

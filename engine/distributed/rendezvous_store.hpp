@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "engine/distributed/environment.hpp"
-#include "engine/distributed/rendezvous_wire.hpp"
 #include "engine/distributed/run_secret.hpp"
+#include "engine/rendezvous/rendezvous_wire.hpp"
 #include "runtime/clock.hpp"
 #include "runtime/system/owned_descriptor.hpp"
 

@@ -10,8 +10,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "engine/distributed/rendezvous_server.hpp"
-#include "engine/distributed/rendezvous_wire.hpp"
+#include "engine/rendezvous/rendezvous_server.hpp"
+#include "engine/rendezvous/rendezvous_wire.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace tandem::fuzz {

@@ -13,7 +13,7 @@
 #include "actors/collectives/nccl/nccl_peers.hpp"
 #include "engine/distributed/hello.hpp"
 #include "engine/distributed/process_group.hpp"
-#include "engine/distributed/rendezvous_wire.hpp"
+#include "engine/rendezvous/rendezvous_wire.hpp"
 #include "engine/types/version.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"

@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 
 #include "actors/collectives/secret.hpp"
-#include "engine/distributed/rendezvous_server.hpp"
-#include "engine/distributed/rendezvous_wire.hpp"
+#include "engine/rendezvous/rendezvous_server.hpp"
+#include "engine/rendezvous/rendezvous_wire.hpp"
 #include "tests/support/strangers/rendezvous_job.hpp"
 
 namespace tandem {

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "actors/collectives/collective_backend.hpp"
-#include "engine/distributed/rendezvous_wire.hpp"
 #include "engine/distributed/run_secret.hpp"
+#include "engine/rendezvous/rendezvous_wire.hpp"
 #include "runtime/cpu_pool.hpp"
 #include "runtime/event_loop.hpp"
 #include "tests/support/strangers/other_user.hpp"

@@ -1,4 +1,4 @@
-// engine/distributed/rendezvous_wire.hpp — the messages of a rendezvous connection, and their
+// engine/rendezvous/rendezvous_wire.hpp — the messages of a rendezvous connection, and their
 // limits.
 //
 // First both ends prove that they know the secret of the run: the client sends an Opening with a

@@ -1,4 +1,4 @@
-#include "engine/distributed/patience.hpp"
+#include "engine/rendezvous/patience.hpp"
 
 #include <csignal>
 

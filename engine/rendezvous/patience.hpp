@@ -1,4 +1,4 @@
-// engine/distributed/patience.hpp — the time limit of the rendezvous, within which a rank tries
+// engine/rendezvous/patience.hpp — the time limit of the rendezvous, within which a rank tries
 // again and again to reach the others.
 //
 // Time in which this process is stopped, or its host sleeps, does not count, wherever the process

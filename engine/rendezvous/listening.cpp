@@ -1,4 +1,4 @@
-#include "engine/distributed/listening.hpp"
+#include "engine/rendezvous/listening.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,4 @@
-// engine/distributed/listening.hpp — sockets at one address that a user names, never at all
+// engine/rendezvous/listening.hpp — sockets at one address that a user names, never at all
 // addresses of a host. Internal to RendezvousStore.
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "engine/distributed/rendezvous_wire.hpp"
+#include "engine/rendezvous/rendezvous_wire.hpp"
 
 #include <cstring>
 #include <string>

@@ -1,4 +1,4 @@
-#include "engine/distributed/rendezvous_server.hpp"
+#include "engine/rendezvous/rendezvous_server.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -15,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "engine/distributed/rendezvous_wire.hpp"
+#include "engine/rendezvous/rendezvous_wire.hpp"
 #include "runtime/util/error.hpp"
 
 namespace tandem {

@@ -1,4 +1,4 @@
-// engine/distributed/rendezvous_server.hpp — the key-value store of a run's ranks, on a thread of
+// engine/rendezvous/rendezvous_server.hpp — the key-value store of a run's ranks, on a thread of
 // rank 0.
 //
 // A connection that has not proven that it knows the run's secret gets memory for one handshake and
@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "actors/collectives/secret.hpp"
-#include "engine/distributed/rendezvous_wire.hpp"
+#include "engine/rendezvous/rendezvous_wire.hpp"
 #include "runtime/system/owned_descriptor.hpp"
 
 namespace tandem {

@@ -1,5 +1,5 @@
 // The time limit of a rendezvous counts only time in which the process is awake.
-#include "engine/distributed/patience.hpp"
+#include "engine/rendezvous/patience.hpp"
 
 #include <csignal>
 
