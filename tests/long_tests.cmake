@@ -1,5 +1,7 @@
 # What these run is one thread's work: ThreadSanitizer, under which they take minutes, has nothing to find in them.
-set(TANDEM_ONE_THREAD_TESTS PowerCut.* NcclHosts.* *UpdateFrom.EveryTargetType* UpdateKernels.AWarp*)
+set(TANDEM_ONE_THREAD_TESTS PowerCut.* NcclHosts.* *UpdateFrom.EveryTargetType* UpdateKernels.AWarp*
+  PlacementModel.PredictsEachPlacement PlacementSolver.IsWithinThreePercentOfTheBestOfAllPlacements
+  Both/NetContract.FramesArriveWholeOnceAndInOrder/Sim)
 
 # Tests that take seconds each: patterns of GoogleTest, by the times of a release run on two cores (2026-11-22, other work
 # beside it: everything from 3 s on). `./tandem test --quick` leaves them out; they are four fifths of the time.
