@@ -30,8 +30,8 @@ int exit_of_stopped(std::chrono::milliseconds stopped_for, Body body) {
 }
 
 TEST(Patience, EndsAfterItsTime) {
-  Patience patience(50ms);
   const auto began = std::chrono::steady_clock::now();
+  Patience patience(50ms);
   while (patience.pause(1ms)) {
   }
   EXPECT_GE(std::chrono::steady_clock::now() - began, 50ms);
