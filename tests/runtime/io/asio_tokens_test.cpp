@@ -11,7 +11,11 @@
 
 #include <asio/awaitable.hpp>
 #include <asio/co_spawn.hpp>
+#if __has_include(<asio/as_tuple.hpp>)
+#include <asio/as_tuple.hpp>
+#else
 #include <asio/experimental/as_tuple.hpp>
+#endif
 #include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/local/connect_pair.hpp>
@@ -34,6 +38,11 @@ namespace {
 
 using namespace std::chrono_literals;
 using Socket = asio::local::stream_protocol::socket;
+#if __has_include(<asio/as_tuple.hpp>)
+using asio::as_tuple;
+#else
+using asio::experimental::as_tuple;
+#endif
 
 struct NoDefault {
   explicit NoDefault(int v) : value(v) {}
@@ -135,8 +144,8 @@ TEST(AsioTokens, AdaptersTakeIt) {
     Socket a(EventLoop::current().reactor());
     Socket b(EventLoop::current().reactor());
     asio::local::connect_pair(a, b);
-    const auto [error, moved] = co_await asio::async_write(a, asio::buffer("abc", 3),
-                                                           asio::experimental::as_tuple(use_task));
+    const auto [error, moved] =
+        co_await asio::async_write(a, asio::buffer("abc", 3), as_tuple(use_task));
     EXPECT_FALSE(error);
     EXPECT_EQ(moved, 3U);
     a.close();
