@@ -5,6 +5,7 @@ The libraries that the runtime uses are the system's (tools/packages.txt), as th
 of them are missing.
 """
 
+import os
 import re
 
 from conan import ConanFile
@@ -23,7 +24,7 @@ class TandemRuntime(ConanFile):
     test_package_folder = "tests/install/conan"
 
     def set_version(self):
-        self.version = re.search(r"project\(tandem VERSION ([0-9.]+)", load(self, "CMakeLists.txt"))[1]
+        self.version = re.search(r"project\(tandem VERSION ([0-9.]+)", load(self, os.path.join(self.recipe_folder, "CMakeLists.txt")))[1]
 
     def layout(self):
         cmake_layout(self)

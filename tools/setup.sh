@@ -52,14 +52,25 @@ for line in open(sys.argv[1]):
 PYTHON
 }
 
+# requirements.txt, or where TANDEM_TORCH_VERSION is set, a copy of it that asks for that torch.
+run_requirements() {
+  if [[ -z ${TANDEM_TORCH_VERSION:-} ]]; then
+    echo "$root/requirements.txt"
+    return
+  fi
+  mkdir -p "$root/.cache"
+  sed "s/^torch==.*/torch==$TANDEM_TORCH_VERSION/" "$root/requirements.txt" >"$root/.cache/requirements.txt"
+  echo "$root/.cache/requirements.txt"
+}
+
 requirement_files() { # run|prepare|test: each of them needs what those before it need
-  echo "$root/requirements.txt"
+  run_requirements
   if [[ $1 != run ]]; then echo "$root/requirements-prepare.txt"; fi
   if [[ $1 == test ]]; then echo "$root/requirements-test.txt"; fi
 }
 
 setup_stamp() { # the content that a stamp must have to be good
-  { cat "$packages_file" "$root"/requirements*.txt; echo "$root"; } | sha256sum
+  { cat "$packages_file" "$root"/requirements*.txt; echo "$root ${TANDEM_TORCH_VERSION:-}"; } | sha256sum
 }
 
 setup_is_done() { # run|prepare|test

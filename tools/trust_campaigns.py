@@ -335,6 +335,10 @@ CAMPAIGNS = [
              line(r"^\d+ commands of README.md and docs/ run, .*$")),
     Campaign("recipes", "the changes of docs/extend.md, each applied to a copy of the tree, built, and run", "all print what the page says",
              "$PYTHON tests/docs/recipes_test.py --build", "$PYTHON tests/docs/recipes_test.py", line(r"^\d+ of \d+ changes .*$")),
+    Campaign("debian", "a fresh clone in a chroot of Debian 13: setup, the demo, the quick tests", "all end with 0",
+             "tests/install/debian.sh trixie ${TMPDIR:-/tmp}/trixie", None, line(r"^debian .*$")),
+    Campaign("torch", "engine, models and trainer built against the newest LibTorch", "parity of all families; fp32 losses of the demo equal",
+             "tests/install/torch.sh 2.15.0 ${TMPDIR:-/tmp}/torch", None, line(r"^torch .*$")),
     Campaign("gpu", "hang drill on NCCL, compute-sanitizer, overlap by an outside tool", "as on the CPU; 0 reports",
              "./tandem test --gpu (on a host with GPUs)", None, passed, absent="needs a GPU; bench/results has the runs on some"),
 ]

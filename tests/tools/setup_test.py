@@ -72,6 +72,12 @@ class Setup(unittest.TestCase):
         done = self.run_in(UBUNTU, f"packages_file={table}; system_packages")
         self.assertEqual(done.stdout, "first\nsecond\n")
 
+    def test_another_torch_can_take_the_place_of_the_pinned_one(self):
+        (self.folder / "requirements.txt").write_text("# LibTorch\ntorch==2.11.0\n")
+        for version, wanted in (("", "2.11.0"), ("2.15.0", "2.15.0")):
+            done = self.run_in(DEBIAN_12, f"root={self.folder}; TANDEM_TORCH_VERSION={version}; cat $(requirement_files run)")
+            self.assertEqual(done.stdout, f"# LibTorch\ntorch=={wanted}\n", done.stderr)
+
     def test_this_tree_names_the_compiler_once(self):
         done = self.run_in(DEBIAN_13, "system_packages")
         names = done.stdout.split()
