@@ -17,8 +17,14 @@ from small import ADAMW, IGNORED, apart, base_model, checkpoint, clipped, counte
 
 CASES = {"small_qwen3_qv": ("small_qwen3", ["q_proj", "v_proj"]), "small_qwen2_all_linear": ("small_qwen2", "all-linear")}
 VOCABULARY, STEPS, MICRO_BATCHES, ROWS, TOKENS, RANK, ALPHA, CLIP = 24, 6, 2, 3, 12, 4, 8, 1.0
-LIMITS = {"trace loss abs": 5e-6, "trace grad norm rel": 4e-6, "final adapter rel to update": 4e-4, "logits max abs": 5e-6,
-          "merged weights max abs": 1e-6}
+# Eight deviations of float32's rounding or more (Rounding of tools/rounding.py, 12 seeds). They are larger for the second case:
+# at its second step an element of layers.1.mlp.up_proj's adapter has a gradient of 2.7e-9, and AdamW divides it by its size + 1e-8.
+LIMITS = {
+    "small_qwen3_qv": {"trace loss abs": 6e-6, "trace grad norm rel": 4e-6, "final adapter rel to update": 4e-4,
+                       "logits max abs": 5e-6, "merged weights max abs": 1e-6},
+    "small_qwen2_all_linear": {"trace loss abs": 8e-6, "trace grad norm rel": 4e-6, "final adapter rel to update": 2e-3,
+                               "logits max abs": 5e-6, "merged weights max abs": 9e-6},
+}  # fmt: skip
 
 
 class Run:
@@ -115,12 +121,12 @@ def make(name, folder):
              "trace grad norm rel": max(abs(a / b - 1) for a, b in zip(other_norms, norms)),
              "final adapter rel to update": apart(near.weights(), {n: (w, before[n]) for n, w in after.items()}),
              "logits max abs": float((near.logits(tokens, mask) - logits["final"])[mask == 1].abs().max()),
-             "merged weights max abs": max(float((rounded[n] - w).abs().max()) for n, w in merged.items())}, LIMITS)  # fmt: skip
+             "merged weights max abs": max(float((rounded[n] - w).abs().max()) for n, w in merged.items())}, LIMITS[name])  # fmt: skip
     write_adapter(run, folder / "adapter_final")
     save(folder / "merged.safetensors", merged)
     save(folder / "logits.safetensors", {**logits, "merged": logits["final"]})
     save(folder / "batches.safetensors", dict(zip(("tokens", "labels"), batches)))
-    save_json(folder / "losses.json", {"loss": losses, "grad_norm": norms, "recommended": LIMITS})
+    save_json(folder / "losses.json", {"loss": losses, "grad_norm": norms, "recommended": LIMITS[name]})
 
 
 def main():
