@@ -63,7 +63,7 @@ DEEPSPEED = """{"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation
 
 VARIES = re.compile("|".join([
     r"\d+(\.\d+)? ?(ms|us|ns|s|TFLOPS)\b", r"[\d.]+ (tokens|MB|messages|images)/s", r"\d+:\d\d(:\d\d)?",
-    r"(?<=TFLOPS: )[\d.]+", r"(?<=Tokens/s: )\d+", r"(?<=Busy: )\d+%", r"(?<=p[19]0 )[\d.]+", r"(?<=busy )[\d.]+ %",
+    r"(?<=TFLOPS: )[\d.]+", r"(?<=Tokens/s: )\d+", r"(?<=Busy: )\d+%", r"(?<=p[19]0 )[\d.]+", r"(?<=resource works )\d+ %",
     r", MFU [\d.]+ %", r"; no MFU: .*", r"(?<=host memory )[\d.]+ MiB, predicted [\d.]+ MiB", r"(?<=peak memory )\d+ MB",
     r"(?<=max_(?:abs|rel)=)[\d.e-]+", r"(?<=\(worst )[\w.]+",
     r"[0-9a-f]{16}", r"\d{8}-\d{6}", r"(?<=after step )\d+", r"(?<=step-)\d{8}", r"(?<=checkpoint of step )\d+", r"(?<=interrupted at )\d+",
@@ -108,7 +108,7 @@ def normal(line):
         return "<measured>"
 
     line = re.sub(r" +", " ", line.rstrip())
-    line = line.removesuffix(", the wait for its gradients included")  # by the machine's speed
+    line = line.removesuffix(", and for its gradients")  # by the machine's speed
     return VARIES.sub("<varies>", MEASURED.sub(measured, line)), numbers
 
 
@@ -287,7 +287,7 @@ class Pages:
                 if not re.search(rf"^  {name}\b", usage, re.MULTILINE):
                     self.fault(0, f"`./tandem {name}` is no command of ./tandem help")
             for code in codes:
-                if "bench" in code or code.startswith("tools/"):  # a record's command; a tool, whose flags are its own
+                if "bench" in code or code.startswith(("tools/", "pkg-config ")):  # a record's command; a program with its own flags
                     continue
                 for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code):
                     if not re.search(rf"{flag}(?![\w-])", helps):
