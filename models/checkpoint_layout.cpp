@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 7> kOtherHeads = {
     "v_head.",     "value_head.",          "score.", "reward_head.", "classifier.",
     "qa_outputs.", "multiple_choice_head."};
 // The members of config.json from which shapes follow.
-constexpr std::array<std::string_view, 19> kShapeMembers = {"vocab_size",
+constexpr std::array<std::string_view, 22> kShapeMembers = {"vocab_size",
                                                             "hidden_size",
                                                             "intermediate_size",
                                                             "num_attention_heads",
@@ -49,7 +49,10 @@ constexpr std::array<std::string_view, 19> kShapeMembers = {"vocab_size",
                                                             "num_hidden_layers",
                                                             "n_layer",
                                                             "attention_bias",
-                                                            "mlp_bias"};
+                                                            "attention_out_bias",
+                                                            "mlp_bias",
+                                                            "decoder_sparse_step",
+                                                            "mlp_only_layers"};
 constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
 
 /// The names that checkpoints may have for a parameter; its own comes first.
@@ -153,13 +156,12 @@ bool is_extra(const HfConfig& config, std::string_view name) {
                              [&](std::string_view part) { return name.starts_with(part); });
 }
 
-/// The members from which tensors and their shapes follow, with their values: numbers, and what is
-/// true.
+/// The members from which tensors and their shapes follow, with their values.
 std::string sizes_of(const HfConfig& config) {
   const JsonDocument document = JsonDocument::parse(config.json, {.where = std::string(kWhere)});
   std::vector<std::string> sizes;
   for (const auto& [key, value] : document.root().members()) {
-    const bool counts = value.raw().is_int64() || (value.raw().is_bool() && value.boolean());
+    const bool counts = value.raw().is_int64() || value.raw().is_bool() || value.raw().is_array();
     if (counts && std::ranges::find(kShapeMembers, key) != kShapeMembers.end()) {
       sizes.push_back(fmt::format("{} {}", key, value.text()));
     }
@@ -274,10 +276,11 @@ CheckpointReader::Stored CheckpointReader::match_packed(const HfConfig& config,
   const std::int64_t in = tensor.shape[1];
   const std::int64_t out = tensor.shape[2];
   if (in % kMxfp4Group != 0) {
-    throw user_error(kWhere,
-                     "{}: \"{}{}\" cannot be, its matrices have {} rows, not a multiple of {}; "
-                     "config.json and weights do not belong together",
-                     checkpoint_.folder().string(), tensor.name, kBlocks, in, kMxfp4Group);
+    throw user_error(
+        kWhere,
+        "{}: \"{}{}\" cannot be, its matrices have {} rows by {}, not a multiple of {}; "
+        "config.json and weights do not belong together",
+        checkpoint_.folder().string(), tensor.name, kBlocks, in, sizes_of(config), kMxfp4Group);
   }
   const std::int64_t groups = in / kMxfp4Group;
   for (const std::string_view ending : {kBlocks, kScales}) {
@@ -331,9 +334,10 @@ CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
     }
     throw user_error(
         kWhere,
-        "{} has a tensor \"{}\" {} that a model of model_type {} with this config.json does not "
-        "have; config.json and weights do not belong together",
-        folder.string(), name, shape_text(out.checkpoint_.at(name).shape), config.model_type);
+        "{} has a tensor \"{}\" {} that a model of model_type {} with this config.json ({}) does "
+        "not have; config.json and weights do not belong together",
+        folder.string(), name, shape_text(out.checkpoint_.at(name).shape), config.model_type,
+        sizes_of(config));
   }
   return out;
 }
