@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import re
+import resource
 import shutil
 import subprocess
 import warnings
@@ -39,6 +40,18 @@ ADAPTER_NAMES = {"r": [2, 8], "lora_alpha": [1, 16], "use_rslora": [True], "use_
                  "exclude_modules": [["v_proj"]], "init_lora_weights": ["pissa", "olora", True], "lora_dropout": [0.5], "peft_type": ["IA3", "LOHA"], "task_type": ["SEQ_CLS"], "inference_mode": [False], "lora_bias": [True],
                  "target_parameters": [["mlp.down_proj.weight"]], "layer_replication": [[[0, 1], [0, 2]]], "trainable_token_indices": [[1]], "use_qalora": [True], "base_model_name_or_path": ["x"], "revision": ["main"],
                  "alora_invocation_tokens": [[3]], "megatron_config": [{"a": 1}], "loftq_config": [{"bits": 4}], "ensure_weight_tying": [True], "stranger": ["x"]}
+
+
+@contextlib.contextmanager
+def bounded_memory(more_bytes=8 << 30):
+    """Within it this process gets at most so many addresses more: the reference makes a model of any size that a config asks for."""
+    old = resource.getrlimit(resource.RLIMIT_AS)
+    now_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now_bytes + more_bytes, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, old)
 
 
 def listed():
@@ -106,7 +119,7 @@ class Configs(Folders):
         mutation = mutated(draw, json.loads((folder / "whole.json").read_text()), CONFIG_NAMES, deep=draw.random() < 0.2)
         (folder / "config.json").write_text(json.dumps(mutation.value))
         try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            with bounded_memory(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 model, info = self.transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=self.torch.float32, attn_implementation="eager", output_loading_info=True)
             theirs = None if info["missing_keys"] or info["mismatched_keys"] else self.logits_of(model)
         except Exception:  # whatever its classes raise
@@ -144,7 +157,7 @@ class Adapters(Folders):
     def expected(self, peft, base, adapter):
         """PEFT's logits; None where it raises, or a tensor of the adapter has no place or is missing."""
         try:
-            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(record=True) as said:
+            with bounded_memory(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always")
                 model = peft.PeftModel.from_pretrained(self.base(base), adapter)
                 logits = self.logits_of(model)
