@@ -96,7 +96,9 @@ HfConfig parse_hf_config(std::string_view json, std::string_view file) {
   config.json = json;
   const JsonDocument whole = JsonDocument::parse(
       completed_config(json, file, *family, config.notes),
-      {.where = "model config", .file = std::string(file), .advice = "correct config.json"});
+      {.where = "model config",
+       .file = std::string(file),
+       .advice = fmt::format("correct config.json (model_type {})", family->model_type)});
   family->read_config(whole.root(), config);
   read_common_fields(whole.root(), config);
   return config;

@@ -339,8 +339,9 @@ def main():
                          if status == "skipped" and plain.get(test, ("", ""))[0] == "passed"})
     for line in more_skips:
         print(f"skipped under {line}", file=sys.stderr)
-    failed = sum(count(results, "failed") for _, results in rows)
-    print(json.dumps({"restrictions": len(rows), "runs_of_tests": sum(len(results) for _, results in rows), "failed": failed,
+    failed = [f"{label}: {test}" for label, results in rows for test, (status, _) in results.items() if status == "failed"]
+    print(json.dumps({"restrictions": len(rows), "runs_of_tests": sum(len(results) for _, results in rows), "failed": len(failed),
+                      "failed_under": failed[:20],
                       "not_tried": absent, "skips_by_a_restriction": len(more_skips)}))
     return 1 if failed or not rows else 0
 
