@@ -67,15 +67,15 @@ class Setup(unittest.TestCase):
     def test_a_name_of_a_system_takes_the_place_of_the_usual_one(self):
         table = self.folder / "packages.txt"
         table.write_text("system debian-13\nfirst  # comment\nsecond debian-13=other debian-1=wrong\n# third\n")
-        done = self.run_in(DEBIAN_13, f"packages_file={table}; system_packages")
+        done = self.run_in(DEBIAN_13, f"packages_file='{table}'; system_packages")
         self.assertEqual(done.stdout, "first\nother\n")
-        done = self.run_in(UBUNTU, f"packages_file={table}; system_packages")
+        done = self.run_in(UBUNTU, f"packages_file='{table}'; system_packages")
         self.assertEqual(done.stdout, "first\nsecond\n")
 
     def test_another_torch_can_take_the_place_of_the_pinned_one(self):
         (self.folder / "requirements.txt").write_text("# LibTorch\ntorch==2.11.0\n")
         for version, wanted in (("", "2.11.0"), ("2.15.0", "2.15.0")):
-            done = self.run_in(DEBIAN_12, f"root={self.folder}; TANDEM_TORCH_VERSION={version}; cat $(requirement_files run)")
+            done = self.run_in(DEBIAN_12, f"root='{self.folder}'; TANDEM_TORCH_VERSION={version}; cat \"$(requirement_files run)\"")
             self.assertEqual(done.stdout, f"# LibTorch\ntorch=={wanted}\n", done.stderr)
 
     def test_this_tree_names_the_compiler_once(self):
