@@ -19,7 +19,8 @@ import torch
 from safetensors.torch import save_file
 
 PACKED = (Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent) / "checkpoints.tar.xz"
-FOLDER = Path(tempfile.mkdtemp())
+SCRATCH = tempfile.TemporaryDirectory()  # removed at exit
+FOLDER = Path(SCRATCH.name)
 SHAPES = OrderedDict([("embed.weight", (5, 3)), ("layers.0.weight", (3, 3)), ("layers.0.norm", (3,)),
                       ("layers.1.weight", (3, 3)), ("layers.1.norm", (3,)), ("head.weight", (5, 3))])
 KINDS = ("fp32", "exp_avg", "exp_avg_sq")
