@@ -31,28 +31,28 @@ constexpr std::array<std::string_view, 7> kOtherHeads = {
     "v_head.",     "value_head.",          "score.", "reward_head.", "classifier.",
     "qa_outputs.", "multiple_choice_head."};
 // The members of config.json from which shapes follow.
-constexpr std::array<std::string_view, 22> kShapeMembers = {"vocab_size",
-                                                            "hidden_size",
-                                                            "intermediate_size",
-                                                            "num_attention_heads",
-                                                            "head_dim",
-                                                            "num_key_value_heads",
-                                                            "max_position_embeddings",
-                                                            "num_experts",
-                                                            "num_local_experts",
-                                                            "moe_intermediate_size",
-                                                            "n_embd",
-                                                            "n_inner",
-                                                            "n_head",
-                                                            "n_positions",
-                                                            "n_ctx",
-                                                            "num_hidden_layers",
-                                                            "n_layer",
-                                                            "attention_bias",
-                                                            "attention_out_bias",
-                                                            "mlp_bias",
-                                                            "decoder_sparse_step",
-                                                            "mlp_only_layers"};
+constexpr auto kShapeMembers = std::to_array<std::string_view>({"vocab_size",
+                                                                "hidden_size",
+                                                                "intermediate_size",
+                                                                "num_attention_heads",
+                                                                "head_dim",
+                                                                "num_key_value_heads",
+                                                                "max_position_embeddings",
+                                                                "num_experts",
+                                                                "num_local_experts",
+                                                                "moe_intermediate_size",
+                                                                "n_embd",
+                                                                "n_inner",
+                                                                "n_head",
+                                                                "n_positions",
+                                                                "n_ctx",
+                                                                "num_hidden_layers",
+                                                                "n_layer",
+                                                                "attention_bias",
+                                                                "attention_out_bias",
+                                                                "mlp_bias",
+                                                                "decoder_sparse_step",
+                                                                "mlp_only_layers"});
 constexpr std::int64_t kPieceElements = std::int64_t{1} << 20;
 
 /// The names that checkpoints may have for a parameter; its own comes first.
@@ -278,9 +278,9 @@ CheckpointReader::Stored CheckpointReader::match_packed(const HfConfig& config,
   if (in % kMxfp4Group != 0) {
     throw user_error(
         kWhere,
-        "{}: \"{}{}\" cannot be, its matrices have {} rows by {}, not a multiple of {}; "
+        "{}: \"{}{}\" cannot be, its matrices have {} rows, not a multiple of {}, by {}; "
         "config.json and weights do not belong together",
-        checkpoint_.folder().string(), tensor.name, kBlocks, in, sizes_of(config), kMxfp4Group);
+        checkpoint_.folder().string(), tensor.name, kBlocks, in, kMxfp4Group, sizes_of(config));
   }
   const std::int64_t groups = in / kMxfp4Group;
   for (const std::string_view ending : {kBlocks, kScales}) {

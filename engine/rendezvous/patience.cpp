@@ -1,7 +1,6 @@
 #include "engine/rendezvous/patience.hpp"
 
-#include <csignal>
-
+#include "engine/rendezvous/blocked_signals.hpp"
 #include "runtime/thread.hpp"
 
 namespace tandem {
@@ -12,18 +11,8 @@ constexpr std::chrono::seconds kSilence{5};
 
 Patience::Patience(std::chrono::milliseconds timeout)
     : timeout_(timeout), began_(Clock::real().now()), awake_(kTick, began_) {
-  // Signals are for the other threads; the mask is inherited.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    ticker_ = thread::start("rendezvous", 0, 1, [this] { keep_ticking(); });
-  } catch (...) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const BlockedSignals blocked;
+  ticker_ = thread::start("rendezvous", 0, 1, [this] { keep_ticking(); });
 }
 
 Patience::~Patience() {

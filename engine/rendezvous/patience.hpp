@@ -31,7 +31,7 @@ class Patience {
   [[nodiscard]] bool grows_long();
 
  private:
-  /// Returns the time awake since the construction. Of any thread.
+  /// Returns the time awake since the construction.
   Duration awake_for();
   void keep_ticking();
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -15,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "engine/rendezvous/blocked_signals.hpp"
 #include "engine/rendezvous/rendezvous_wire.hpp"
 #include "runtime/util/error.hpp"
 
@@ -85,13 +85,8 @@ RendezvousServer::RendezvousServer(OwnedDescriptor listener, const Secret& secre
                   std::strerror(errno));
   }
   (void)::fcntl(listener_.get(), F_SETFL, O_NONBLOCK);
-  // Signals are the other threads' matter; the mask is inherited.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   thread_ = std::jthread([this] { serve(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 RendezvousServer::~RendezvousServer() {
