@@ -8,8 +8,8 @@
 
 namespace tandem {
 
-/// While it lives, all signals are blocked for the calling thread; a thread that it starts
-/// meanwhile inherits that for good.
+/// While it lives, all signals are blocked for the calling thread. A thread that is started
+/// meanwhile inherits the mask and keeps it.
 class BlockedSignals {
  public:
   BlockedSignals() noexcept {
