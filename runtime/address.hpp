@@ -95,7 +95,7 @@ class Address {
         mailbox->deliver(to_.make_envelope<M>(std::move(message)));
         return SendResult::kSent;
       }
-      if (admit != detail::Admit::kWait || !mailbox->wait_queue().sleep_until_room(to_.share())) {
+      if (admit != detail::Admit::kWait || !mailbox->wait_queue().wait_for_room(to_.share())) {
         return result_of(admit);
       }
     }

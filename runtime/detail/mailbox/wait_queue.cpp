@@ -1,11 +1,21 @@
 #include "runtime/detail/mailbox/wait_queue.hpp"
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "runtime/detail/mailbox/mailbox.hpp"
+#include "runtime/expected_wait.hpp"
+#include "runtime/thread.hpp"
+#include "runtime/util/cpu_relax.hpp"
 #include "runtime/util/wake_counter.hpp"
 
 namespace tandem::detail {
+namespace {
+std::int64_t now_ns() noexcept {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+}  // namespace
 
 // ---- senders, any thread ----
 void WaitQueue::return_unused(SenderShare& share) noexcept {
@@ -63,13 +73,41 @@ struct WaitQueue::ThreadWait : Op {
   std::atomic<int> holders{2};
 };
 
-bool WaitQueue::sleep_until_room(SenderShare* share) noexcept {
+// As the runtime's threads do: awake where that is likely to be short, since a sleep and its
+// wake-up last as long as hundreds of messages.
+bool WaitQueue::wait_for_room(SenderShare* share) noexcept {
   TANDEM_CHECK(EventLoop::current_or_null() == nullptr,
                "a thread that runs a loop does not block: co_await send() there");
   EventLoop* home = mailbox_.loop();
   if (home == nullptr) {
     return false;
   }
+  thread_local ExpectedWait expected;
+  expected.wait(
+      &now_ns, [&] { return seems_half_empty(share); },
+      [&](std::int64_t until_ns) {
+        if (until_ns == ExpectedWait::kNever) {
+          sleep_until_room(*home, share);
+          return true;
+        }
+        std::this_thread::sleep_for(std::chrono::nanoseconds(until_ns - now_ns()));
+        return false;
+      },
+      {.cpu_now_ns = &thread::cpu_now_ns});
+  return true;
+}
+
+// The actor writes to these counters for each message, so a look now and then is enough.
+bool WaitQueue::seems_half_empty(const SenderShare* share) const noexcept {
+  constexpr int kRelaxes = 16;
+  for (int i = 0; i < kRelaxes; ++i) {
+    cpu_relax();
+  }
+  return credits_.closed() || (credits_.out() <= credits_.credits() / 2 &&
+                               (share == nullptr || share->used() <= share->limit() / 2));
+}
+
+void WaitQueue::sleep_until_room(EventLoop& home, SenderShare* share) noexcept {
   auto* wait = new ThreadWait(mailbox_, share);
   {
     // Under the lock: an actor that ends meanwhile either is seen here or wakes this thread.
@@ -77,10 +115,10 @@ bool WaitQueue::sleep_until_room(SenderShare* share) noexcept {
     if (credits_.closed()) {
       wait->holders.store(1);
       wait->release();
-      return true;
+      return;
     }
     sleepers_.push_back(wait);
-    home->post_from_any_thread(*wait);
+    home.post_from_any_thread(*wait);
   }
   wait->woken.wait();
   {
@@ -88,7 +126,6 @@ bool WaitQueue::sleep_until_room(SenderShare* share) noexcept {
     std::erase(sleepers_, wait);
   }
   wait->release();
-  return true;
 }
 
 // ---- the mailbox's loop ----

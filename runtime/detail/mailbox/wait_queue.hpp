@@ -4,7 +4,7 @@
 // An envelope waits for a credit of its sender's share first, in the share's own list, then for one
 // of the mailbox; a credit that comes free passes straight to the first envelope. Entering and
 // leaving take constant time, however many envelopes wait for however many shares. A thread that
-// runs no loop sleeps until half of the mailbox and of its share is free, so that it is woken once
+// runs no loop waits until half of the mailbox and of its share is free, so that it goes on once
 // for many messages.
 //
 // Invariant: on the mailbox's loop no credit is free while an envelope waits for it.
@@ -36,7 +36,7 @@ class WaitQueue {
   void deliver(Envelope& envelope) noexcept;
   /// Blocks this thread, which runs no loop, until half the credits are free or the mailbox is
   /// closed. Returns false at once if the actor was not started.
-  bool sleep_until_room(SenderShare* share) noexcept;
+  bool wait_for_room(SenderShare* share) noexcept;
   /// Gives back a credit of the share that its sender took for a message and did not use.
   void return_unused(SenderShare& share) noexcept;
 
@@ -62,6 +62,8 @@ class WaitQueue {
     WaitQueue& queue;
   };
 
+  [[nodiscard]] bool seems_half_empty(const SenderShare* share) const noexcept;
+  void sleep_until_room(EventLoop& home, SenderShare* share) noexcept;
   static void arrive(Op& op) noexcept;
   static void arrive_wakeup(Op& op) noexcept;
   static void arrive_thread(Op& op) noexcept;
