@@ -1,9 +1,8 @@
 // examples/finetune_zero3.cpp — fine-tunes a causal language model with ZeRO-3 and the optimizer on
 // the CPU.
 //
-//   finetune_zero3 --model_name DIR --dataset_name data.json --lr 1e-5 --batch_size 4 --output_dir
-//   out finetune_zero3                     the demo: a small model, random weights, the project's
-//   own sentences
+//   finetune_zero3 --model_name DIR --dataset_name data.json --lr 1e-5 --output_dir out
+//   finetune_zero3      the demo: a small model with random weights, the project's own sentences
 //
 // Read finetune() downward: model and data -> config -> plan, folder and engine (Trainer) ->
 // training -> model/ and summary.
