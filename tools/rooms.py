@@ -32,6 +32,7 @@ MAY_INCLUDE = {
     "runtime/device": ["runtime", "runtime/io", "runtime/system", "runtime/util"],
     "runtime/sim": ["runtime", "runtime/io", "runtime/util"],
     "runtime/ucx": ["runtime", "runtime/io", "runtime/util"],
+    "runtime/interop": ["runtime", "runtime/util"],
     "runtime/testing": ["runtime"],
     UMBRELLA: ["runtime", "runtime/io", "runtime/supervision", "runtime/util"],
     "actors/kernels": [],

@@ -2,6 +2,7 @@
 #   contents: what is installed, and nothing of the machine it was built on in it
 #   consumer: configures, builds and runs the project in consumer/, with no LibTorch to be found
 #   fetched:  builds and runs that project with the tree as a part of it (FetchContent), and nothing but the runtime's own needs
+#   senders:  builds and runs the project's senders.cpp with the headers of stdexec in STDEXEC
 #   pkg_config: builds and runs its main.cpp by the flags of pkg-config alone
 #   trainer:  builds examples/custom_trainer.cpp with LibTorch in that project, and trains with it
 #   trains:   bin/tandem of a copy of the tree that lies elsewhere trains the demo's model
@@ -76,6 +77,14 @@ elseif(CHECK STREQUAL "fetched")
   run_or_die("running" ${CMAKE_COMMAND} -E chdir ${WORK} ./consumer)
   if(NOT output MATCHES "consumer: ok")
     message(FATAL_ERROR "the consumer said: ${output}")
+  endif()
+
+elseif(CHECK STREQUAL "senders")
+  run_or_die("configuring" ${configure} -DSTDEXEC=${STDEXEC})
+  run_or_die("building" ${CMAKE_COMMAND} --build ${WORK} --target uses_senders)
+  run_or_die("running" ${WORK}/uses_senders)
+  if(NOT output MATCHES "senders: ok")
+    message(FATAL_ERROR "the program said: ${output}")
   endif()
 
 elseif(CHECK STREQUAL "pkg_config")
