@@ -83,7 +83,7 @@ class EventLoop {
     using Value = TaskResult<Factory, Args...>;
     Running running(*this);
     detail::MainResult<Value> result{.loop = this};
-    detail::RootTask root = detail::run_root<Value>(std::move(factory), std::move(args)...);
+    detail::RootTask root = detail::run_root<Value, Factory, Args...>(factory, std::move(args)...);
     root.set_name("main");
     take_arrived();  // what this thread sent before comes before what the task sends
     post(root.start());

@@ -102,7 +102,7 @@ Task<> run_race(Race<Value>* race, Task<T>* task) {
 }
 
 template <class T, class Factory, class Item>
-Task<> race_item(Race<ValueOrUnit<T>>* race, std::size_t index, Factory factory, Item* item) {
+Task<> race_item(Race<ValueOrUnit<T>>* race, std::size_t index, Held<Factory> factory, Item* item) {
   std::optional<ValueOrUnit<T>> value;
   try {
     co_await make_into<T, Factory, Item>(&value, factory, item);
@@ -128,7 +128,7 @@ Task<First<Value>> first_of_all(std::tuple<Task<Ts>*...> tasks) {
 }
 
 template <class T, class Item, class Factory>
-Task<First<ValueOrUnit<T>>> first_of_range(std::deque<Item> items, Factory factory) {
+Task<First<ValueOrUnit<T>>> first_of_range(std::deque<Item> items, Held<Factory> factory) {
   if (items.empty()) {
     throw user_error("first_of", "a race of no tasks has no winner; give it one at least");
   }

@@ -271,7 +271,7 @@ struct UseScope {
 };
 
 template <class Factory, class... Args>
-RootTask run_spawned(Factory factory, Args... args) {
+RootTask run_spawned(Held<Factory> factory, Args... args) {
   std::exception_ptr error;
   try {
     co_await std::invoke(factory, std::move(args)...);
@@ -286,7 +286,7 @@ RootTask run_spawned(Factory factory, Args... args) {
 template <class Factory, class... Args>
 detail::RootTask::promise_type& Scope::spawn_task(Name name, bool is_owned_actor, Factory factory,
                                                   Args... args) {
-  detail::RootTask task = detail::run_spawned(std::move(factory), std::move(args)...);
+  detail::RootTask task = detail::run_spawned<Factory, Args...>(factory, std::move(args)...);
   task.set_name(name.c_str());
   if (is_owned_actor) {
     task.promise().is_owned_actor = true;
@@ -319,16 +319,14 @@ inline Task<StopToken> current_stop_token() {
   co_return scope != nullptr ? scope->stop_token() : StopToken();
 }
 
-/// Runs factory(scope, args...) in a new scope (stopped with the caller's), awaits all that it
-/// spawned, and returns its value. The first failure, of the body or of a task, stops the rest and
-/// is rethrown when all have ended.
+namespace detail {
+
 template <class Factory, class... Args>
-  requires TaskFactory<Factory, Scope&, Args...>
-Task<TaskResult<Factory, Scope&, Args...>> with_scope(Factory factory, Args... args) {
+Task<TaskResult<Factory, Scope&, Args...>> run_in_scope(Held<Factory> factory, Args... args) {
   using Value = TaskResult<Factory, Scope&, Args...>;
-  Scope* outer = co_await detail::FindScope{};
+  Scope* outer = co_await FindScope{};
   Scope scope(EventLoop::current(), "scope", outer != nullptr ? outer->stop_token() : StopToken());
-  co_await detail::UseScope{&scope};
+  co_await UseScope{&scope};
   Outcome<Value> outcome;
   try {
     if constexpr (std::is_void_v<Value>) {
@@ -345,6 +343,17 @@ Task<TaskResult<Factory, Scope&, Args...>> with_scope(Factory factory, Args... a
   }
   co_await scope.join();
   co_return outcome.take();
+}
+
+}  // namespace detail
+
+/// Runs factory(scope, args...) in a new scope (stopped with the caller's), awaits all that it
+/// spawned, and returns its value. The first failure, of the body or of a task, stops the rest and
+/// is rethrown when all have ended.
+template <class Factory, class... Args>
+  requires TaskFactory<Factory, Scope&, Args...>
+Task<TaskResult<Factory, Scope&, Args...>> with_scope(Factory factory, Args... args) {
+  return detail::run_in_scope<Factory, Args...>(factory, std::move(args)...);
 }
 
 }  // namespace tandem

@@ -47,7 +47,7 @@ struct SpawnedState {
 };
 
 template <class T, class Factory, class... Args>
-Task<> run_for_result(std::shared_ptr<SpawnedState<T>> state, Factory factory, Args... args) {
+Task<> run_for_result(std::shared_ptr<SpawnedState<T>> state, Held<Factory> factory, Args... args) {
   try {
     if constexpr (std::is_void_v<T>) {
       co_await std::invoke(factory, std::move(args)...);
@@ -95,8 +95,8 @@ Spawned<TaskResult<Factory, Args...>> spawn_result(Scope& scope, Name name, Fact
                                                    Args... args) {
   using Value = TaskResult<Factory, Args...>;
   auto state = std::make_shared<detail::SpawnedState<Value>>(name);
-  scope.spawn(name, &detail::run_for_result<Value, Factory, Args...>, state, std::move(factory),
-              std::move(args)...);
+  scope.spawn(name, &detail::run_for_result<Value, Factory, Args...>, state,
+              detail::Held<Factory>(factory), std::move(args)...);
   return Spawned<Value>(std::move(state));
 }
 

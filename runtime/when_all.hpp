@@ -63,7 +63,7 @@ Task<> run_into(std::optional<ValueOrUnit<T>>* value, Task<T>* task) {
 // `item` belongs to the coroutine that waits for this one. (If it were passed on by value, clang 19
 // would lay it out below its alignment.)
 template <class T, class Factory, class Item>
-Task<> make_into(std::optional<ValueOrUnit<T>>* value, Factory factory, Item* item) {
+Task<> make_into(std::optional<ValueOrUnit<T>>* value, Held<Factory> factory, Item* item) {
   if constexpr (std::is_void_v<T>) {
     co_await std::invoke(factory, std::move(*item));
     value->emplace();
@@ -108,7 +108,7 @@ Task<std::tuple<ValueOrUnit<Ts>...>> all_of(std::tuple<Task<Ts>*...> tasks) {
 }
 
 template <class T, class Item, class Factory>
-Task<std::vector<ValueOrUnit<T>>> all_of_range(std::deque<Item> items, Factory factory) {
+Task<std::vector<ValueOrUnit<T>>> all_of_range(std::deque<Item> items, Held<Factory> factory) {
   Scope scope(EventLoop::current(), "when_all", token_of(co_await FindScope{}));
   std::vector<std::optional<ValueOrUnit<T>>> found(items.size());
   for (std::size_t i = 0; i < items.size(); ++i) {

@@ -63,7 +63,7 @@ inline TimePoint due(TimePoint deadline, EventLoop& /*loop*/) { return deadline;
 inline TimePoint due(Duration limit, EventLoop& loop) { return time_after(loop.now(), limit); }
 
 template <class When, class Factory, class... Args>
-Task<TaskResult<Factory, Args...>> end_by(When when, Factory factory, Args... args) {
+Task<TaskResult<Factory, Args...>> end_by(When when, Held<Factory> factory, Args... args) {
   using Value = TaskResult<Factory, Args...>;
   EventLoop& loop = EventLoop::current();
   Scope* outer = co_await detail::FindScope{};
@@ -97,21 +97,21 @@ template <class Factory, class... Args>
   requires TaskFactory<Factory, Args...>
 Task<TaskResult<Factory, Args...>> with_deadline(TimePoint deadline, Factory factory,
                                                  Args... args) {
-  return detail::end_by(deadline, std::move(factory), std::move(args)...);
+  return detail::end_by<TimePoint, Factory, Args...>(deadline, factory, std::move(args)...);
 }
 
 /// Does the same, with a deadline of `limit` after the beginning of the task.
 template <class Factory, class... Args>
   requires TaskFactory<Factory, Args...>
 Task<TaskResult<Factory, Args...>> with_deadline(Duration limit, Factory factory, Args... args) {
-  return detail::end_by(limit, std::move(factory), std::move(args)...);
+  return detail::end_by<Duration, Factory, Args...>(limit, factory, std::move(args)...);
 }
 template <class Rep, class Period, class Factory, class... Args>
   requires(TaskFactory<Factory, Args...> &&
            !std::is_same_v<std::chrono::duration<Rep, Period>, Duration>)
 Task<TaskResult<Factory, Args...>> with_deadline(std::chrono::duration<Rep, Period> limit,
                                                  Factory factory, Args... args) {
-  return detail::end_by(saturated(limit), std::move(factory), std::move(args)...);
+  return detail::end_by<Duration, Factory, Args...>(saturated(limit), factory, std::move(args)...);
 }
 
 }  // namespace tandem

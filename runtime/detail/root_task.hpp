@@ -126,10 +126,24 @@ struct FindResult {
 /// error. Does nothing for null and for Stopped.
 void report_unseen(const char* what, const char* name, const std::exception_ptr& error) noexcept;
 
+/// A task factory as a parameter of a header's coroutine. g++ 14 ends with an internal error where
+/// such a parameter is a pointer to a function that names a type of an unnamed namespace, and
+/// compiles a class that holds the pointer.
+template <class F>
+struct Held {
+  Held(F function_in) noexcept : function(function_in) {}  // implicit, for the callers' sake
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) const {
+    return std::invoke(function, std::forward<Args>(args)...);
+  }
+
+  [[no_unique_address]] F function;
+};
+
 /// The coroutine behind EventLoop::run. `factory` and `args` live in its frame until the task is
 /// done.
 template <class T, class Factory, class... Args>
-RootTask run_root(Factory factory, Args... args) {
+RootTask run_root(Held<Factory> factory, Args... args) {
   std::exception_ptr error;
   try {
     if constexpr (std::is_void_v<T>) {

@@ -29,7 +29,7 @@ namespace tandem {
 namespace detail {
 
 template <class Handler, class Factory, class... Args>
-Task<> run_for_handler(Handler handler, Factory factory, Args... args) {
+Task<> run_for_handler(Handler handler, Held<Factory> factory, Args... args) {
   using T = TaskResult<Factory, Args...>;
   std::exception_ptr error;
   const auto executor =
@@ -75,7 +75,7 @@ auto async_run(Scope& scope, Token&& token, Factory factory, Args... args) {
       [&scope](auto handler, Factory f, Args... a) {
         using Handler = std::remove_cvref_t<decltype(handler)>;
         scope.spawn("async_run", &detail::run_for_handler<Handler, Factory, Args...>,
-                    std::move(handler), std::move(f), std::move(a)...);
+                    std::move(handler), detail::Held<Factory>(f), std::move(a)...);
       },
       token, std::move(factory), std::move(args)...);
 }

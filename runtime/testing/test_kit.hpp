@@ -182,7 +182,8 @@ class TestKit::Result {
   explicit Result(TestKit& kit) : kit_(&kit), outcome_(std::make_shared<Outcome<T>>()) {}
 
   template <class Factory, class... Args>
-  static Task<> run(std::shared_ptr<Outcome<T>> outcome, Factory factory, Args... args) {
+  static Task<> run(std::shared_ptr<Outcome<T>> outcome, detail::Held<Factory> factory,
+                    Args... args) {
     try {
       if constexpr (std::is_void_v<T>) {
         co_await std::invoke(factory, std::move(args)...);
@@ -206,7 +207,7 @@ TestKit::Result<TaskResult<Factory, Args...>> TestKit::start(Name name, Factory 
   using T = TaskResult<Factory, Args...>;
   Result<T> result(*this);
   scope_.spawn(name, &Result<T>::template run<Factory, Args...>, result.outcome_,
-               std::move(factory), std::move(args)...);
+               detail::Held<Factory>(factory), std::move(args)...);
   settle();
   return result;
 }

@@ -181,7 +181,8 @@ TEST(LongestTimes, NeverEnd) {
       co_await sleep_for(2ms, co_await current_stop_token());
       co_return 2;
     };
-    co_return (co_await first_of(long_one(duration), short_one())).value == 1;
+    const auto first = co_await first_of(long_one(duration), short_one());
+    co_return first.value == 1;
   };
   EXPECT_FALSE(loop.run(ends, Duration::max()));
   EXPECT_FALSE(loop.run(ends, Duration::max() - 1ns));
