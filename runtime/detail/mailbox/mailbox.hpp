@@ -130,7 +130,7 @@ class Mailbox {
   /// end.
   [[nodiscard]] bool is_handled_by(const TaskPromiseBase& awaiting) const noexcept {
     const EventLoop* const home = loop();
-    return home != nullptr && home == EventLoop::current_or_null() && !waiting_ &&
+    return home != nullptr && home == EventLoop::current_or_null() && !waiting_ && !ended_ &&
            handler_waits_for(awaiting);
   }
   /// Does close() from any thread: nothing is accepted from now on, and the loop does the rest.
