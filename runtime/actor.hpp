@@ -162,15 +162,16 @@ class Actor {
         }
         handling = envelope->type;
         const AsyncTraceSpan span(kAnyTask ? envelope->type->name : nullptr);
-        // Tries the message types in their order until one is the envelope's.
-        bool found = false;
-        do {
-          found = ((envelope->type != &detail::kMessageType<Messages> ? false
-                    : handles_by_task<Messages>()
-                        ? (co_await dispatch<Messages>(*envelope), true)
-                        : (static_cast<void>(dispatch<Messages>(*envelope)), true)) ||
-                   ...);
-        } while (!found && adopt(*envelope));
+        Found found = find(*envelope);
+        if (found == Found::kNo) {
+          adopt(*envelope);
+          found = find(*envelope);
+        }
+        if constexpr (kAnyTask) {
+          if (found == Found::kTask) {
+            co_await begin<Messages...>(*envelope);
+          }
+        }
         if (++in_row == kMaxInRow) {
           in_row = 0;
           co_await yield();
@@ -208,14 +209,48 @@ class Actor {
     }
   }
 
+  enum class Found : unsigned char { kNo, kHandled, kTask };
+  // Tries the message types in their order until one is the envelope's, and handles the message
+  // unless its handler is a task. (g++ 14 runs a co_await within `?:` and `||` twice, so a task
+  // is begun and awaited apart.)
+  Found find(detail::Envelope& envelope) {
+    Found found = Found::kNo;
+    static_cast<void>(((envelope.type == &detail::kMessageType<Messages> &&
+                        (found = handle_now<Messages>(envelope), true)) ||
+                       ...));
+    return found;
+  }
+  template <class M>
+  Found handle_now(detail::Envelope& envelope) {
+    if constexpr (handles_by_task<M>()) {
+      return Found::kTask;
+    } else {
+      dispatch<M>(envelope);
+      return Found::kHandled;
+    }
+  }
+  // Calls the handler that is a task, of the type that find() has found.
+  template <class M, class... Others>
+  Task<> begin(detail::Envelope& envelope) {
+    if constexpr (handles_by_task<M>()) {
+      if constexpr ((handles_by_task<Others>() || ...)) {
+        if (envelope.type != &detail::kMessageType<M>) {
+          return begin<Others...>(envelope);
+        }
+      }
+      return dispatch<M>(envelope);
+    } else {
+      return begin<Others...>(envelope);
+    }
+  }
+
   // Accepts a message from a plug-in that has its own MessageType object for the same type.
-  bool adopt(detail::Envelope& envelope) noexcept {
+  void adopt(detail::Envelope& envelope) noexcept {
     const bool known = ((detail::is_same_type(*envelope.type, detail::kMessageType<Messages>)
                              ? (envelope.type = &detail::kMessageType<Messages>, true)
                              : false) ||
                         ...);
     TANDEM_CHECK_FOR(name(), known, "a message came that this actor does not handle");
-    return known;
   }
 
   // Ends the mailbox, and tells the watchers why the actor ended.
@@ -232,9 +267,6 @@ class Actor {
     mailbox_->end();
     mailbox_->watchers().tell(reason);
   }
-
-  // The result of dispatch() if the handler has run already; it is not awaited.
-  using Handled = std::suspend_never;
 
   template <class M>
   static constexpr bool handles_deferred() {
@@ -259,6 +291,7 @@ class Actor {
     }
   }
 
+  // Calls the handler; returns its Task<>, or void if it has run already.
   template <class M>
   auto dispatch(detail::Envelope& any) {
     auto& envelope = static_cast<detail::EnvelopeOf<M>&>(any);
@@ -271,7 +304,6 @@ class Actor {
         return defer_by_task<M>(&envelope);
       } else {
         defer<M>(envelope);
-        return Handled{};
       }
     } else if constexpr (Request<M>) {
       using Result = decltype(self().handle(std::declval<M>()));
@@ -280,25 +312,13 @@ class Actor {
       } else {
         static_assert(std::is_same_v<Result, typename M::Reply>, "the handler returns the Reply");
         answer_now<M>(envelope);
-        return Handled{};
       }
     } else {
+      using Result = decltype(self().handle(std::declval<M>()));
+      static_assert(std::is_void_v<Result> || std::is_same_v<Result, Task<>>,
+                    "a handler of a message returns void or Task<>");
       const EnvelopeOwner<M> owner{envelope};
-      return finish([&] { return self().handle(std::move(envelope.message)); });
-    }
-  }
-
-  // Calls the handler of a plain message, which has no answer.
-  template <class Call>
-  static auto finish(Call call) {
-    using Result = decltype(call());
-    static_assert(std::is_void_v<Result> || std::is_same_v<Result, Task<>>,
-                  "a handler of a message returns void or Task<>");
-    if constexpr (std::is_void_v<Result>) {
-      call();
-      return Handled{};
-    } else {
-      return call();
+      return self().handle(std::move(envelope.message));
     }
   }
 
