@@ -211,8 +211,8 @@ class Actor {
 
   enum class Found : unsigned char { kNo, kHandled, kTask };
   // Tries the message types in their order until one is the envelope's, and handles the message
-  // unless its handler is a task. (g++ 14 runs a co_await within `?:` and `||` twice, so a task
-  // is begun and awaited apart.)
+  // unless its handler is a task. (Left of `||`, g++ 14 also runs the branch of a `?:` that was not
+  // chosen if there is a co_await in it, so a task is begun and awaited apart.)
   Found find(detail::Envelope& envelope) {
     Found found = Found::kNo;
     static_cast<void>(((envelope.type == &detail::kMessageType<Messages> &&
@@ -322,52 +322,9 @@ class Actor {
     }
   }
 
-  // The handler gets a ReplyTo. The asker gets the handler's exception, unless it has got another
-  // answer by then.
-  template <class R>
-  class Deferred {
-   public:
-    Deferred(const detail::Mailbox& mailbox, detail::RequestEnvelope<R>& envelope) noexcept
-        : mailbox_(mailbox) {
-      call_.reply = &envelope;
-      envelope.call = &call_;
-    }
-    ~Deferred() {
-      if (call_.reply == nullptr) {
-        return;
-      }
-      auto& envelope = static_cast<detail::RequestEnvelope<R>&>(*call_.reply);
-      envelope.call = nullptr;
-      if (call_.dropped) {
-        settle(envelope, mailbox_.dropped_reply_error(envelope.type->name));
-      }
-    }
-    Deferred(const Deferred&) = delete;
-    Deferred& operator=(const Deferred&) = delete;
-    // Fails the asker with the exception that is being caught, if the handler dropped its ReplyTo.
-    void fail() noexcept {
-      if (call_.reply != nullptr && call_.dropped) {
-        settle(static_cast<detail::RequestEnvelope<R>&>(*std::exchange(call_.reply, nullptr)),
-               mailbox_.error_for_asker(std::current_exception()));
-      }
-    }
-
-   private:
-    static void settle(detail::RequestEnvelope<R>& envelope, std::exception_ptr error) noexcept {
-      if (envelope.failed) {
-        envelope.drop();
-      } else {
-        detail::Mailbox::remove_pending_reply(envelope);
-        envelope.fail(std::move(error));
-      }
-    }
-    const detail::Mailbox& mailbox_;
-    detail::DeferredCall call_;
-  };
-
   template <class R>
   void defer(detail::RequestEnvelope<R>& envelope) {
-    Deferred<R> deferred(*mailbox_, envelope);
+    detail::DeferredAnswer<R> deferred(*mailbox_, envelope);
     try {
       ReplyTo<R> reply(*mailbox_, envelope);
       static_assert(
@@ -382,7 +339,7 @@ class Actor {
 
   template <class R>
   Task<> defer_by_task(detail::RequestEnvelope<R>* envelope) {
-    Deferred<R> deferred(*mailbox_, *envelope);
+    detail::DeferredAnswer<R> deferred(*mailbox_, *envelope);
     try {
       ReplyTo<R> reply(*mailbox_, *envelope);
       co_await self().handle(std::move(envelope->request), std::move(reply));

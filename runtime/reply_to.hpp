@@ -120,4 +120,50 @@ class ReplyTo {
   detail::Mailbox* mailbox_;  // lives until its actor has ended and failed what was pending
 };
 
+namespace detail {
+
+/// Lives while a handler that has got a ReplyTo runs: the asker gets the handler's exception,
+/// unless it has got another answer by then.
+template <class R>
+class DeferredAnswer {
+ public:
+  DeferredAnswer(const Mailbox& mailbox, RequestEnvelope<R>& envelope) noexcept
+      : mailbox_(mailbox) {
+    call_.reply = &envelope;
+    envelope.call = &call_;
+  }
+  ~DeferredAnswer() {
+    if (call_.reply == nullptr) {
+      return;
+    }
+    auto& envelope = static_cast<RequestEnvelope<R>&>(*call_.reply);
+    envelope.call = nullptr;
+    if (call_.dropped) {
+      settle(envelope, mailbox_.dropped_reply_error(envelope.type->name));
+    }
+  }
+  DeferredAnswer(const DeferredAnswer&) = delete;
+  DeferredAnswer& operator=(const DeferredAnswer&) = delete;
+  /// Fails the asker with the exception that is being caught, if the handler dropped its ReplyTo.
+  void fail() noexcept {
+    if (call_.reply != nullptr && call_.dropped) {
+      settle(static_cast<RequestEnvelope<R>&>(*std::exchange(call_.reply, nullptr)),
+             mailbox_.error_for_asker(std::current_exception()));
+    }
+  }
+
+ private:
+  static void settle(RequestEnvelope<R>& envelope, std::exception_ptr error) noexcept {
+    if (envelope.failed) {
+      envelope.drop();
+    } else {
+      Mailbox::remove_pending_reply(envelope);
+      envelope.fail(std::move(error));
+    }
+  }
+  const Mailbox& mailbox_;
+  DeferredCall call_;
+};
+
+}  // namespace detail
 }  // namespace tandem

@@ -40,6 +40,11 @@ inline constexpr bool kThreadSanitizer = true;
 #else
 inline constexpr bool kThreadSanitizer = false;
 #endif
+#ifdef __clang__
+inline constexpr bool kGnuCompiler = false;
+#else
+inline constexpr bool kGnuCompiler = true;
+#endif
 #ifdef NDEBUG
 inline constexpr bool kDebugChecks = kAddressSanitizer || kThreadSanitizer;
 #else

@@ -386,51 +386,6 @@ TEST_F(ActorTest, AFailingSlowAskGoesToTheAskerAndToTheScope) {
   EXPECT_THROW(loop.run(&Scope::join, &scope), std::runtime_error);
 }
 
-struct Asked {
-  BookAddress whom;
-  std::string error;
-};
-Task<> ask_and_fail(Asked* asked) {
-  try {
-    co_await asked->whom.ask(Read{});
-  } catch (const std::exception& error) {
-    asked->error = error.what();
-  }
-}
-
-// Asks from within `depth` frames of this size and a little more.
-template <std::size_t kBytes>
-Task<> ask_within(Asked* asked, int depth) {
-  std::array<volatile char, kBytes> kept{};
-  if (depth > 0) {
-    co_await ask_within<kBytes>(asked, depth - 1);
-  } else {
-    co_await ask_and_fail(asked);
-  }
-  kept[kBytes - 1] = 1;
-}
-
-// One of these frames gets the memory of the frame in which the actor handled its messages.
-TEST(Actor, ThatHasEndedIsAskedByNoHandlerOfItsOwn) {
-  EventLoop loop;
-  Asked asked;
-  {
-    Scope scope(loop);
-    Book book;
-    asked.whom = book.address();
-    book.start(scope);
-    book.close();
-    loop.run(&Scope::join, &scope);
-  }
-  const auto ask = [&](auto ask_from) {
-    loop.run(ask_from, &asked, 8);
-    EXPECT_EQ(asked.error, "[actor] book does not take messages any more");
-  };
-  [&]<std::size_t... kSteps>(std::index_sequence<kSteps...>) {
-    (ask(&ask_within<64 * kSteps + 1>), ...);
-  }(std::make_index_sequence<16>());
-}
-
 TEST(Actor, AnAddressOutlivesItsActor) {
   EventLoop loop;
   Address<Note> note;

@@ -1,3 +1,5 @@
+#include <array>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -285,6 +287,51 @@ TEST(SendAcrossLoops, AClosedActorEndsTheWaitForCredits) {
   thread.join();
   EXPECT_GE(sent, 50);
   EXPECT_GE(sent, ticker.count);
+}
+
+struct Asked {
+  Address<Keep> whom;
+  std::string error;
+};
+Task<> ask_and_fail(Asked* asked) {
+  try {
+    co_await asked->whom.ask(Keep{});
+  } catch (const std::exception& error) {
+    asked->error = error.what();
+  }
+}
+
+// Asks from within `depth` frames of this size and a little more.
+template <std::size_t kBytes>
+Task<> ask_within(Asked* asked, int depth) {
+  std::array<volatile char, kBytes> kept{};
+  if (depth > 0) {
+    co_await ask_within<kBytes>(asked, depth - 1);
+  } else {
+    co_await ask_and_fail(asked);
+  }
+  kept[kBytes - 1] = 1;
+}
+
+// One of these frames gets the memory of the frame in which the actor handled its messages.
+TEST(Ask, OfAnEndedActorIsNotTakenForItsOwn) {
+  EventLoop loop;
+  Asked asked;
+  {
+    Scope scope(loop);
+    Answerer answerer;
+    asked.whom = answerer.address();
+    answerer.start(scope);
+    answerer.close();
+    loop.run(&Scope::join, &scope);
+  }
+  const auto ask = [&](auto ask_from) {
+    loop.run(ask_from, &asked, 8);
+    EXPECT_EQ(asked.error, "[actor] answerer does not take messages any more");
+  };
+  [&]<std::size_t... kSteps>(std::index_sequence<kSteps...>) {
+    (ask(&ask_within<64 * kSteps + 1>), ...);
+  }(std::make_index_sequence<16>());
 }
 
 }  // namespace
