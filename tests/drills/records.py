@@ -5,7 +5,7 @@ or retyped, beside Transformers and PEFT.
 usage: records.py [--runs N] [--minutes M] [--seed S] [--first N] [--only KIND] [--bin FOLDER]
 
 Every outcome is the reference's value, a note that names the member, or a refusal that names it; all else is a silent
-difference. Prints one JSON object; exit 1 where there was a difference. Skips where transformers is missing.
+difference. The last line is one JSON object; exit 1 where there was a difference. Skips where transformers is missing.
 """
 
 import argparse
@@ -81,9 +81,9 @@ def main():
             outcome, mutation, detail = kinds[name](draw)
             counts.add(name, outcome, mutation, f"run {number}: {detail}")
     silent = sum(counts.differences.values())
+    print("\n".join(counts.shown), file=sys.stderr, flush=True)
     print(json.dumps({"runs": sum(counts.outcomes.values()), "outcomes": dict(sorted(counts.outcomes.items())), "silent_differences": silent,
-                      "of": dict(counts.differences.most_common(40))}, indent=1))
-    print("\n".join(counts.shown), file=sys.stderr)
+                      "of": dict(counts.differences.most_common(40))}))
     return 1 if silent else 0
 
 
