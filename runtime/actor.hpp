@@ -163,7 +163,7 @@ class Actor {
         handling = envelope->type;
         const AsyncTraceSpan span(kAnyTask ? envelope->type->name : nullptr);
         Found found = find(*envelope);
-        if (found == Found::kNo) {
+        if (found == Found::kNo) [[unlikely]] {
           adopt(*envelope);
           found = find(*envelope);
         }
@@ -213,7 +213,7 @@ class Actor {
   // Tries the message types in their order until one is the envelope's, and handles the message
   // unless its handler is a task. (Left of `||`, g++ 14 also runs the branch of a `?:` that was not
   // chosen if there is a co_await in it, so a task is begun and awaited apart.)
-  Found find(detail::Envelope& envelope) {
+  [[gnu::always_inline]] Found find(detail::Envelope& envelope) {
     Found found = Found::kNo;
     static_cast<void>(((envelope.type == &detail::kMessageType<Messages> &&
                         (found = handle_now<Messages>(envelope), true)) ||
@@ -221,7 +221,7 @@ class Actor {
     return found;
   }
   template <class M>
-  Found handle_now(detail::Envelope& envelope) {
+  [[gnu::always_inline]] Found handle_now(detail::Envelope& envelope) {
     if constexpr (handles_by_task<M>()) {
       return Found::kTask;
     } else {

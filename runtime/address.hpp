@@ -115,23 +115,24 @@ class Address {
   template <class R>
     requires(Request<R> && detail::OneOf<R, Messages...>)
   [[nodiscard]] auto ask(R request, StopToken stop = {}) const {
-    return detail::AskAwaiter<R>(to_, std::move(request), TimePoint::max(), stop);
+    return detail::AskAwaiter<R>(to_, std::move(request), TimePoint::max(), std::move(stop));
   }
   template <class R>
     requires(Request<R> && detail::OneOf<R, Messages...>)
   [[nodiscard]] auto ask(R request, TimePoint deadline, StopToken stop = {}) const {
-    return detail::AskAwaiter<R>(to_, std::move(request), deadline, stop);
+    return detail::AskAwaiter<R>(to_, std::move(request), deadline, std::move(stop));
   }
   template <class R>
     requires(Request<R> && detail::OneOf<R, Messages...>)
   [[nodiscard]] auto ask(R request, Duration limit, StopToken stop = {}) const {
-    return ask(std::move(request), time_after(EventLoop::current().now(), limit), stop);
+    return ask(std::move(request), time_after(EventLoop::current().now(), limit), std::move(stop));
   }
   template <class R, class Rep, class Period>
     requires(Request<R> && detail::OneOf<R, Messages...>)
   [[nodiscard]] auto ask(R request, std::chrono::duration<Rep, Period> limit,
                          StopToken stop = {}) const {
-    return ask(std::move(request), saturated(limit), stop);
+    return ask(std::move(request), time_after(EventLoop::current().now(), saturated(limit)),
+               std::move(stop));
   }
 
   /// The actor's name; "no actor" if there is none.

@@ -21,8 +21,13 @@ using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 /// Converts `duration` to the loop's unit, limited to the longest (or shortest) value that fits.
 template <class Rep, class Period>
 [[nodiscard]] constexpr Duration saturated(std::chrono::duration<Rep, Period> duration) noexcept {
-  if constexpr (std::is_same_v<std::chrono::duration<Rep, Period>, Duration>) {
-    return duration;
+  using Factor = std::ratio_divide<Period, std::nano>;
+  if constexpr (std::is_integral_v<Rep> && Factor::den == 1) {
+    std::int64_t ns = 0;
+    if (__builtin_mul_overflow(duration.count(), Factor::num, &ns)) {
+      return duration.count() > 0 ? Duration::max() : Duration::min();
+    }
+    return Duration(ns);
   } else {
     constexpr long double kMost = 9223372036854775807.0L;  // the largest int64
     const long double ns = std::chrono::duration<long double, std::nano>(duration).count();
