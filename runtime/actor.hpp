@@ -211,8 +211,8 @@ class Actor {
 
   enum class Found : unsigned char { kNo, kHandled, kTask };
   // Tries the message types in their order until one is the envelope's, and handles the message
-  // unless its handler is a task. (Left of `||`, g++ 14 also runs the branch of a `?:` that was not
-  // chosen if there is a co_await in it, so a task is begun and awaited apart.)
+  // unless its handler is a task. (g++ 14 also runs the branch of a `?:` that was not chosen if
+  // there is a co_await in it, so a task is begun and awaited apart.)
   [[gnu::always_inline]] Found find(detail::Envelope& envelope) {
     Found found = Found::kNo;
     static_cast<void>(((envelope.type == &detail::kMessageType<Messages> &&

@@ -87,6 +87,8 @@ def breaches(path):
             yield number, fault
         if layer == "models" and PROCESS_WIDE.search(line):
             yield number, "models/ changes no setting of LibTorch's whole process: call the kernel by name"
+        if AWAIT_IN_BRANCH.search(line) and path.name not in {"await_battery_test.cpp", "coroutine_check.cpp"}:
+            yield number, "g++ 14 runs both branches of such a `?:`: co_await (a ? b() : c())"
         if UNFINISHED.search(line):
             yield number, "unfinished work does not stay in the tree"
         include = re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line)
@@ -104,6 +106,7 @@ def breaches(path):
                 yield number, f"{room}/ knows nothing of LibTorch"
 
 
+AWAIT_IN_BRANCH = re.compile(r"\? co_await\b|^\s*: co_await\b")
 MAX_FUNCTION_LINES = 70
 NO_FUNCTION = re.compile(r" *(?:template|namespace|struct|class|enum|union|extern|using|typedef|public|private|protected)\b|[^(]*=")
 

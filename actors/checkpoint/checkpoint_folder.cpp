@@ -296,8 +296,10 @@ Task<NamedCheckpoints> named_checkpoints(FileIo* io, std::string folder) {
   if (auto of_run = co_await names_in(io, join(folder, "checkpoints"))) {
     co_return co_await look_into(io, join(folder, "checkpoints"), std::move(*of_run));
   }
-  co_return names ? co_await look_into(io, std::move(folder), std::move(*names))
-                  : NamedCheckpoints();
+  if (!names) {
+    co_return NamedCheckpoints();
+  }
+  co_return co_await look_into(io, std::move(folder), std::move(*names));
 }
 
 NamedCheckpoints named_checkpoints(const std::string& folder) {

@@ -75,9 +75,9 @@ struct Asker {
     const TimePoint start = EventLoop::current().now();
     bool late = false;
     try {
-      const std::uint64_t answer = limited && random.chance(0.95)
-                                       ? co_await server.ask(request, limit, token)
-                                       : co_await server.ask(request, token);
+      const std::uint64_t answer =
+          co_await (limited && random.chance(0.95) ? server.ask(request, limit, token)
+                                                   : server.ask(request, token));
       run.require(answer == 2 * request.number, "ask {} got the answer {}", request.number, answer);
       run.require(request.way == Twice::Way::kNow || request.way == Twice::Way::kLater,
                   "ask {} has no answer", request.number);
