@@ -121,7 +121,8 @@ std::optional<std::string_view> doubled_key(simdjson::dom::element value, std::v
   };
   if (value.is_array()) {
     std::size_t index = 0;
-    for (const simdjson::dom::element item : value.get_array().value_unsafe()) {
+    const simdjson::dom::array items = value.get_array().value_unsafe();
+    for (const simdjson::dom::element item : items) {
       if (const auto key = inside({item, std::nullopt, index++})) {
         return key;
       }
