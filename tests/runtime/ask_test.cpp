@@ -309,8 +309,7 @@ template <std::size_t kBytes>
 Task<> ask_within(Asked* asked, int depth) {
   std::array<char, kBytes> kept{};
   kept[asked->at % kBytes] = 1;
-  const auto next = depth > 0 ? asked->within : &ask_and_fail;
-  co_await next(asked, depth - 1);
+  co_await (depth > 0 ? asked->within : &ask_and_fail)(asked, depth - 1);
   asked->at += kept[asked->at % kBytes];
 }
 
