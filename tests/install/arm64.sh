@@ -100,7 +100,8 @@ qemu=$(find_qemu)
 configure >"$folder/configure.log" 2>&1 || { tail -5 "$folder/configure.log" >&2; exit 1; }
 ninja -C "$folder/build" "${programs[@]}" finetune_zero3 >"$folder/build.log" 2>&1 ||
   { grep -m5 -E 'error:|FAILED' "$folder/build.log" >&2; exit 1; }
-for program in "${programs[@]}"; do run_program "$program" max "$program"; done
+# A death test starts its program anew, which without binfmt_misc is not run under QEMU.
+for program in "${programs[@]}"; do run_program "$program" max "$program" --gtest_filter='-*Death*'; done
 if [[ " ${programs[*]} " == *" test_actors "* ]]; then
   for quads in 1 2 4; do
     run_program "kernels_$((128 * quads))_bits" "max,sve-max-vq=$quads" test_actors \
