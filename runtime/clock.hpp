@@ -48,6 +48,11 @@ template <class Rep, class Period>
   return TimePoint(Duration(sum));
 }
 
+/// Returns the real time in ns, on any thread and whatever clock a loop has.
+[[nodiscard]] inline std::int64_t real_now_ns() noexcept {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+
 class Clock {
  public:
   virtual ~Clock() = default;

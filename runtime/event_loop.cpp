@@ -23,10 +23,6 @@ namespace {
 
 constexpr int kBlindSpins = 32;
 
-std::int64_t real_now_ns() noexcept {
-  return std::chrono::steady_clock::now().time_since_epoch().count();
-}
-
 // Rust and Go do so, too. A program that handles SIGPIPE, or wants to end by it, sets that before
 // or after this.
 void ignore_broken_pipes() noexcept {

@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/clock.hpp"
 #include "runtime/detail/mailbox/mailbox.hpp"
 #include "runtime/expected_wait.hpp"
 #include "runtime/thread.hpp"
@@ -11,11 +12,6 @@
 #include "runtime/util/wake_counter.hpp"
 
 namespace tandem::detail {
-namespace {
-std::int64_t now_ns() noexcept {
-  return std::chrono::steady_clock::now().time_since_epoch().count();
-}
-}  // namespace
 
 // ---- senders, any thread ----
 void WaitQueue::return_unused(SenderShare& share) noexcept {
@@ -84,13 +80,13 @@ bool WaitQueue::wait_for_room(SenderShare* share) noexcept {
   }
   thread_local ExpectedWait expected;
   expected.wait(
-      &now_ns, [&] { return seems_half_empty(share); },
+      &real_now_ns, [&] { return seems_half_empty(share); },
       [&](std::int64_t until_ns) {
         if (until_ns == ExpectedWait::kNever) {
           sleep_until_room(*home, share);
           return true;
         }
-        std::this_thread::sleep_for(std::chrono::nanoseconds(until_ns - now_ns()));
+        std::this_thread::sleep_for(std::chrono::nanoseconds(until_ns - real_now_ns()));
         return false;
       },
       {.cpu_now_ns = &thread::cpu_now_ns});

@@ -60,7 +60,7 @@ class LoopThread {
   std::thread thread_;
 };
 
-// What a program without a loop of ours does: it waits for senders by sync_wait.
+// A program without a loop of ours waits for senders by sync_wait.
 void compose_tasks_as_senders() {
   LoopThread there;
   const tandem::LoopScheduler scheduler(there.loop);
