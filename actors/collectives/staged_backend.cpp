@@ -66,9 +66,9 @@ struct StagedBackend::ReduceStep {
     part.accumulator = static_cast<std::byte*>(whole.accumulator.host()) +
                        begin * bytes_of(whole.accumulator_type);
     part.shard_elements = p.bytes / bytes_of(whole.block_type);
-    const GradientNorm of_piece =
-        co_await (is_all_reduce ? inner.all_reduce_add(part) : inner.reduce_scatter_add(part));
-    merge_part(norm, of_piece, begin);
+    Task<GradientNorm> sum =
+        is_all_reduce ? inner.all_reduce_add(part) : inner.reduce_scatter_add(part);
+    merge_part(norm, co_await std::move(sum), begin);
   }
 };
 
@@ -242,7 +242,9 @@ Task<GradientNorm> StagedBackend::reduce(ReduceArguments a, bool is_all_reduce) 
     co_return co_await reduce_on_device(a);
   }
   if (!is_there(a.block)) {
-    co_return co_await (is_all_reduce ? inner_->all_reduce_add(a) : inner_->reduce_scatter_add(a));
+    Task<GradientNorm> sum =
+        is_all_reduce ? inner_->all_reduce_add(a) : inner_->reduce_scatter_add(a);
+    co_return co_await std::move(sum);
   }
   name_copies(reductions_, a.name);
   ReduceStep step{*inner_, a, is_all_reduce};

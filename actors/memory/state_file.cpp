@@ -31,8 +31,10 @@ constexpr std::size_t aligned(std::size_t bytes) { return round_up(bytes, StateF
 /// Nothing where the file system cannot: no direct transfers (EINVAL), or no files without a name.
 Task<IoFile> try_open(FileIo* io, std::string path, OpenMode mode, bool direct) {
   try {
-    co_return co_await (direct ? io->open_direct(std::move(path), mode)
-                               : io->open(std::move(path), mode));
+    if (direct) {
+      co_return co_await io->open_direct(std::move(path), mode);
+    }
+    co_return co_await io->open(std::move(path), mode);
   } catch (const FileError& error) {
     const int number = error.error_number();
     const bool no_direct = direct && number == EINVAL;

@@ -122,8 +122,10 @@ void by_file_io(benchmark::State& state, FileIo::Backend backend, Case what) {
   const Memory memory = aligned(what.bytes * static_cast<std::size_t>(what.depth));
   const IoFile file = loop.run(
       [](FileIo* files, bool direct) -> Task<IoFile> {
-        co_return co_await (direct ? files->open_direct(test_file(), OpenMode::kRead)
-                                   : files->open(test_file(), OpenMode::kRead));
+        if (direct) {
+          co_return co_await files->open_direct(test_file(), OpenMode::kRead);
+        }
+        co_return co_await files->open(test_file(), OpenMode::kRead);
       },
       &io, what.direct);
   for (auto _ : state) {

@@ -99,8 +99,9 @@ Task<> Boundaries::move(Boundaries* self, std::size_t b, Way way, std::optional<
       co_await made->wait();
     }
     if (!slot.stays) {
-      co_await (way == Way::kOut ? self->place_->take_away(b, slot.memory)
-                                 : self->place_->bring_back(b, slot.memory));
+      Task<> moved = way == Way::kOut ? self->place_->take_away(b, slot.memory)
+                                      : self->place_->bring_back(b, slot.memory);
+      co_await std::move(moved);
     }
   } catch (...) {
     slot.failure = planted(Bug::kBoundaryFailureLost) ? nullptr : std::current_exception();

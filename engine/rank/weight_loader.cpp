@@ -82,7 +82,8 @@ Task<> WeightLoader::copy(const HostView* view, Way way) {
 Task<> WeightLoader::copy_file(const HostView* view, StateFile::Transfer transfer, Way way) {
   StateFile& file = *memory_.state_file();
   try {
-    co_await (way == Way::kToHost ? file.read({transfer}) : file.write({transfer}));
+    Task<> moved = way == Way::kToHost ? file.read({transfer}) : file.write({transfer});
+    co_await std::move(moved);
   } catch (const FileError& error) {
     throw nvme_failure(
         way == Way::kToHost ? "read" : "write",

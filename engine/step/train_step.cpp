@@ -343,8 +343,9 @@ Task<TimePoint> TrainStep::boundaries_of_backward(std::size_t s) {
     co_return TimePoint{};
   }
   const TimePoint asked = rank_.loop().now();
-  co_await (planted(Bug::kBoundaryTakenEarly) ? boundaries_->bring(s, micro_)
-                                              : boundaries_->there(s, micro_));
+  Task<> arrived = planted(Bug::kBoundaryTakenEarly) ? boundaries_->bring(s, micro_)
+                                                     : boundaries_->there(s, micro_);
+  co_await std::move(arrived);
   charge_boundaries(asked);
   const TimePoint there = end_of_wait(asked, rank_.loop().now());
   if (s > 0 && options_.overlap != Overlap::kOff) {

@@ -75,9 +75,8 @@ struct Asker {
     const TimePoint start = EventLoop::current().now();
     bool late = false;
     try {
-      const std::uint64_t answer =
-          co_await (limited && random.chance(0.95) ? server.ask(request, limit, token)
-                                                   : server.ask(request, token));
+      const TimePoint deadline = limited && random.chance(0.95) ? start + limit : TimePoint::max();
+      const std::uint64_t answer = co_await server.ask(request, deadline, token);
       run.require(answer == 2 * request.number, "ask {} got the answer {}", request.number, answer);
       run.require(request.way == Twice::Way::kNow || request.way == Twice::Way::kLater,
                   "ask {} has no answer", request.number);

@@ -170,7 +170,8 @@ class HostsRank {
   Task<> gather() {
     for (const Operation& op : plan_.gathers) {
       co_await sleep_for(microseconds(random_.between(0, 30)));
-      co_await (op.what == What::kAllGather ? all_gather(&op) : all_to_all(&op));
+      Task<> moved = op.what == What::kAllGather ? all_gather(&op) : all_to_all(&op);
+      co_await std::move(moved);
     }
   }
 
@@ -205,7 +206,8 @@ class HostsRank {
       if (i == gives_up_at_) {
         throw failure_of_program();
       }
-      co_await (op.what == What::kExchange ? exchange(&op) : add(&op));
+      Task<> reduced = op.what == What::kExchange ? exchange(&op) : add(&op);
+      co_await std::move(reduced);
     }
   }
   static Error failure_of_program() { return {ExitCode::kFailure, "[test] it has enough"}; }
@@ -240,8 +242,8 @@ class HostsRank {
                       .shard_elements = op->size,
                       .mode = op->mode,
                       .want_norm = HostsPlan::wants_norm(*op)};
-    const GradientNorm norm =
-        co_await (is_all ? backend_.all_reduce_add(a) : backend_.reduce_scatter_add(a));
+    Task<GradientNorm> added = is_all ? backend_.all_reduce_add(a) : backend_.reduce_scatter_add(a);
+    const GradientNorm norm = co_await std::move(added);
     for (std::size_t i = 0; i < sum.size(); ++i) {
       require(
           std::bit_cast<std::uint32_t>(sum[i]) == std::bit_cast<std::uint32_t>(op->sum[begin + i]),

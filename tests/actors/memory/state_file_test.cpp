@@ -43,7 +43,8 @@ struct TwoFiles {
 Task<> move(StateFile* file, std::byte* memory, bool in) {
   std::vector<StateFile::Transfer> whole(
       1, {.in_file = file->data(), .memory = memory, .bytes = kBytes});
-  co_await (in ? file->read(std::move(whole)) : file->write(std::move(whole)));
+  Task<> moved = in ? file->read(std::move(whole)) : file->write(std::move(whole));
+  co_await std::move(moved);
 }
 
 /// Both at the same time, then nothing, then one.

@@ -219,8 +219,9 @@ Task<> move_often(ContractRank* rank, const Backend* backend) {
     const bool swaps = round % 3 == 0;
     std::memset(from.memory(), static_cast<int>(round + rank->number()),
                 bytes * (swaps ? rank->world() : 1));
-    co_await (swaps ? rank->backend().all_to_all(swap_of(from, into, bytes))
-                    : rank->backend().all_gather(gather_of(from, into, bytes)));
+    Task<> moved = swaps ? rank->backend().all_to_all(swap_of(from, into, bytes))
+                         : rank->backend().all_gather(gather_of(from, into, bytes));
+    co_await std::move(moved);
     for (std::size_t i = 0; i < rank->world() * bytes; i += 997) {
       if (into.memory()[i] != static_cast<std::byte>(round + i / bytes)) {
         ADD_FAILURE() << "rank " << rank->number() << ", round " << round << ", byte " << i;
@@ -245,8 +246,9 @@ Task<> add_often(ContractRank* rank, const Backend* backend) {
     std::fill_n(values, what.elements * (is_all ? 1 : world),
                 static_cast<float>(round + rank->number()));
     const ReduceArguments a = reduction_of(block, sum, what);
-    (void)co_await (is_all ? rank->backend().all_reduce_add(a)
-                           : rank->backend().reduce_scatter_add(a));
+    Task<GradientNorm> added =
+        is_all ? rank->backend().all_reduce_add(a) : rank->backend().reduce_scatter_add(a);
+    (void)co_await std::move(added);
     const auto* const sums = reinterpret_cast<const float*>(sum.memory());
     const auto expected = static_cast<float>(round * world + world * (world - 1) / 2);
     EXPECT_EQ(std::count(sums, sums + what.elements, expected),

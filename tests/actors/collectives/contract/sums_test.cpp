@@ -100,8 +100,9 @@ Task<> reduce(ContractRank* rank, const Blocks* blocks, Homes homes, std::size_t
                          .want_norm = round == 1,
                          .tree = shapes->tree};
     const ReduceArguments a = reduction_of(block, sum, what);
-    const GradientNorm norm = co_await (is_all ? rank->backend().all_reduce_add(a)
-                                               : rank->backend().reduce_scatter_add(a));
+    Task<GradientNorm> added =
+        is_all ? rank->backend().all_reduce_add(a) : rank->backend().reduce_scatter_add(a);
+    const GradientNorm norm = co_await std::move(added);
     expect_sum(*rank, co_await rank->get(sum, elements * sizeof(float)),
                blocks->sums[round].data() + first, elements, norm, what.want_norm);
   }
@@ -164,8 +165,9 @@ Task<> reduce_bad(ContractRank* rank, const Backend* backend, bool is_all) {
     const auto* const bytes = reinterpret_cast<const std::byte*>(values.data());
     co_await rank->put(block, std::vector<std::byte>(bytes, bytes + values.size() * sizeof(float)));
     const ReduceArguments a = reduction_of(block, sum, {.elements = elements});
-    const GradientNorm norm = co_await (is_all ? rank->backend().all_reduce_add(a)
-                                               : rank->backend().reduce_scatter_add(a));
+    Task<GradientNorm> added =
+        is_all ? rank->backend().all_reduce_add(a) : rank->backend().reduce_scatter_add(a);
+    const GradientNorm norm = co_await std::move(added);
     const bool has_it = is_all || rank->number() == 0;
     EXPECT_EQ(norm.first_bad_element, has_it ? static_cast<std::int64_t>(kBad) : -1);
     EXPECT_EQ(norm.sum_of_squares.is_finite(), !has_it);
