@@ -272,9 +272,7 @@ void UcxBackend::post_receive(UcxPeer& peer, UcxChannel& channel, NetOp& op) noe
 void UcxBackend::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                              void* net) noexcept {
   auto& self = *static_cast<UcxBackend*>(net);
-  NetOp& op = **static_cast<NetOp**>(request);
-  ucx().request_free(request);
-  --self.under_way_;
+  NetOp& op = self.release(request);
   if (!self.withdrawing_) {
     self.end_received(op, status, info->length);
   }

@@ -81,6 +81,7 @@ class UcxBackend final : public NetBackend, private Poller {
   static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* net) noexcept;
   void hold(ucs_status_ptr_t request, NetOp& op) noexcept;
+  NetOp& release(void* request) noexcept;
   void end_moved(NetOp& op, ucs_status_t status) noexcept;
   void end(NetOp& op, NetOp::End how) noexcept;
 

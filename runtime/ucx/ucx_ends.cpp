@@ -88,15 +88,19 @@ void UcxBackend::on_error(void* peer, ucp_ep_h /*endpoint*/, ucs_status_t /*stat
 // UCX calls back from progress(), never out of the call that began it; of a receive that is
 // withdrawn, out of that.
 void UcxBackend::on_moved(UcxBackend& net, void* request, ucs_status_t status) noexcept {
-  NetOp& op = **static_cast<NetOp**>(request);
-  ucx().request_free(request);
-  --net.under_way_;
-  net.end_moved(op, status);
+  net.end_moved(net.release(request), status);
+}
+
+NetOp& UcxBackend::release(void* request) noexcept {
+  auto& op = *static_cast<NetOp*>(static_cast<UcxRequest*>(request)->op);
+  worker_.free(request);
+  --under_way_;
+  return op;
 }
 
 void UcxBackend::hold(ucs_status_ptr_t request, NetOp& op) noexcept {
   if (UCS_PTR_IS_PTR(request)) {
-    *static_cast<NetOp**>(request) = &op;
+    static_cast<UcxRequest*>(request)->op = &op;
     ++under_way_;
   } else {
     end_moved(op, UCS_PTR_STATUS(request));

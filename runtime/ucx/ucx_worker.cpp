@@ -11,6 +11,9 @@
 namespace tandem::detail {
 namespace {
 
+// UCX copies smaller frames, and moves these out of their memory and into it.
+constexpr std::size_t kMovedBytes = 61'440;
+
 void expect_ok(ucs_status_t status, std::string_view what) {
   if (status != UCS_OK) {
     throw failure(ExitCode::kFailure, "net", "UCX: {}: {}", what, ucx().status_string(status));
@@ -39,7 +42,7 @@ ucp_context* make_context(const std::string& devices) {
   // One fragment is copied, more are not: UCX ends a frame that is moved when its sender dies, and
   // would wait for a missing fragment of one that is copied. A TCP segment (64 KiB, ucx_api.cpp)
   // takes that much with its headers; what another transport cannot send as one fragment it moves.
-  config.suggest("RNDV_THRESH", "61440");
+  config.suggest("RNDV_THRESH", std::to_string(kMovedBytes));
   if (!devices.empty()) {
     config.suggest("NET_DEVICES", devices);
   }
@@ -48,7 +51,7 @@ ucp_context* make_context(const std::string& devices) {
       UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_REQUEST_SIZE;
   parameters.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
   parameters.name = "tandem";
-  parameters.request_size = sizeof(void*);
+  parameters.request_size = sizeof(UcxRequest);
   ucp_context_h context = nullptr;
   expect_ok(ucx().init_version(UCP_API_MAJOR, UCP_API_MINOR, &parameters, config.config, &context),
             "no transport can be used");
@@ -131,27 +134,32 @@ void UcxWorker::wait(int timeout_ms) noexcept {
 
 ucs_status_ptr_t UcxWorker::send(ucp_ep_h endpoint, std::span<const std::byte> bytes, ucp_tag_t tag,
                                  ucp_send_nbx_callback_t on_sent, void* user) noexcept {
-  ucp_request_param_t parameters = parameters_for(bytes, user);
-  parameters.cb.send = on_sent;
-  return ucx().tag_send_nbx(endpoint, bytes.data(), bytes.size(), tag, &parameters);
+  Operation send = operation_on(bytes, user);
+  send.parameters.cb.send = on_sent;
+  return keep(ucx().tag_send_nbx(endpoint, bytes.data(), bytes.size(), tag, &send.parameters),
+              send.memory);
 }
 
 ucs_status_ptr_t UcxWorker::receive(ucp_tag_message_h message, std::span<std::byte> into,
                                     ucp_tag_recv_nbx_callback_t on_received, void* user) noexcept {
-  ucp_request_param_t parameters = parameters_for(into, user);
-  parameters.cb.recv = on_received;
-  return ucx().tag_msg_recv_nbx(worker_, into.data(), into.size(), message, &parameters);
+  Operation receive = operation_on(into, user);
+  receive.parameters.cb.recv = on_received;
+  return keep(
+      ucx().tag_msg_recv_nbx(worker_, into.data(), into.size(), message, &receive.parameters),
+      receive.memory);
 }
 
 ucs_status_ptr_t UcxWorker::receive_next(ucp_tag_t tag, std::span<std::byte> into,
                                          ucp_tag_recv_info_t& info,
                                          ucp_tag_recv_nbx_callback_t on_received,
                                          void* user) noexcept {
-  ucp_request_param_t parameters = parameters_for(into, user);
-  parameters.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
-  parameters.recv_info.tag_info = &info;
-  parameters.cb.recv = on_received;
-  return ucx().tag_recv_nbx(worker_, into.data(), into.size(), tag, ~ucp_tag_t{0}, &parameters);
+  Operation receive = operation_on(into, user);
+  receive.parameters.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
+  receive.parameters.recv_info.tag_info = &info;
+  receive.parameters.cb.recv = on_received;
+  return keep(ucx().tag_recv_nbx(worker_, into.data(), into.size(), tag, ~ucp_tag_t{0},
+                                 &receive.parameters),
+              receive.memory);
 }
 
 void UcxWorker::drop(ucp_tag_message_h message) noexcept {
@@ -162,21 +170,42 @@ void UcxWorker::drop(ucp_tag_message_h message) noexcept {
       nullptr));
 }
 
-void UcxWorker::register_memory(std::span<std::byte> memory) {
+void UcxWorker::free(void* request) noexcept {
+  if (ucp_mem_h memory = static_cast<UcxRequest*>(request)->memory; memory != nullptr) {
+    ucx().mem_unmap(context_.get(), memory);
+  }
+  ucx().request_free(request);
+}
+
+ucs_status_ptr_t UcxWorker::keep(ucs_status_ptr_t request, ucp_mem_h memory) noexcept {
+  if (UCS_PTR_IS_PTR(request)) {
+    static_cast<UcxRequest*>(request)->memory = memory;
+  } else if (memory != nullptr) {
+    ucx().mem_unmap(context_.get(), memory);
+  }
+  return request;
+}
+
+ucs_status_t UcxWorker::map(std::span<const std::byte> memory, ucp_mem_h& handle) const noexcept {
   ucp_mem_map_params_t parameters{};
   parameters.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
-  parameters.address = memory.data();
+  parameters.address = const_cast<std::byte*>(memory.data());
   parameters.length = memory.size();
+  return ucx().mem_map(context_.get(), &parameters, &handle);
+}
+
+void UcxWorker::register_memory(std::span<std::byte> memory) {
   ucp_mem_h handle = nullptr;
-  expect_ok(ucx().mem_map(context_.get(), &parameters, &handle),
+  expect_ok(map(memory, handle),
             fmt::format("{} bytes cannot be registered; raise `ulimit -l`", memory.size()));
   regions_.push_back({memory, handle});
 }
 
-// Without the callback.
-ucp_request_param_t UcxWorker::parameters_for(std::span<const std::byte> frame,
-                                              void* user) const noexcept {
-  ucp_request_param_t parameters{};
+// Without the callback. UCX itself registers the memory, or does without, where that fails here.
+UcxWorker::Operation UcxWorker::operation_on(std::span<const std::byte> frame,
+                                             void* user) const noexcept {
+  Operation operation{};
+  ucp_request_param_t& parameters = operation.parameters;
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   parameters.user_data = user;
   const auto holds_frame = [&](const Region& region) {
@@ -187,8 +216,11 @@ ucp_request_param_t UcxWorker::parameters_for(std::span<const std::byte> frame,
       !frame.empty() && region != regions_.end()) {
     parameters.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     parameters.memh = region->handle;
+  } else if (frame.size() >= kMovedBytes && map(frame, operation.memory) == UCS_OK) {
+    parameters.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+    parameters.memh = operation.memory;
   }
-  return parameters;
+  return operation;
 }
 
 }  // namespace tandem::detail

@@ -2,7 +2,10 @@
 // endpoints, memory that is registered.
 //
 // It knows nothing of ranks or coroutines. Only ucx_*.cpp include it, so that it is not compiled
-// where UCX is missing. Every request that UCX makes is freed by its callback.
+// where UCX is missing. Every request that UCX makes is freed by its callback. A large frame's
+// memory is registered while the frame moves, unless register_memory() has done so for longer: UCX
+// 1.16 to 1.21 end the process if a peer dies while UCX moves a frame that UCX has registered
+// itself, because a process without UCX's hooks has no cache of registrations.
 // Thread rule: the thread that made it.
 #pragma once
 
@@ -15,6 +18,12 @@
 #include "runtime/ucx/ucx_api.hpp"
 
 namespace tandem::detail {
+
+/// What lies in the memory of each request of UCX.
+struct UcxRequest {
+  void* op;          // the back end's, which sets it
+  ucp_mem_h memory;  // the frame's memory, registered for this request; null: there is none
+};
 
 class UcxWorker {
  public:
@@ -53,7 +62,7 @@ class UcxWorker {
     return ucx().tag_probe_nb(worker_, 0, 0, 1, &info);
   }
   /// Returns what UCX returns: null if the send is complete, an error, or a request, for which UCX
-  /// will call the callback; a request has room for a pointer.
+  /// will call the callback; at a request lies a UcxRequest.
   [[nodiscard]] ucs_status_ptr_t send(ucp_ep_h endpoint, std::span<const std::byte> bytes,
                                       ucp_tag_t tag, ucp_send_nbx_callback_t on_sent,
                                       void* user) noexcept;
@@ -70,6 +79,8 @@ class UcxWorker {
   /// message moves already.
   void cancel(void* request) noexcept { ucx().request_cancel(worker_, request); }
   void drop(ucp_tag_message_h message) noexcept;
+  /// Frees a request in its callback, and registers its frame's memory no longer.
+  void free(void* request) noexcept;
 
   /// Registers `memory` until the worker's end, which the memory must outlive. Throws an Error.
   void register_memory(std::span<std::byte> memory);
@@ -82,8 +93,15 @@ class UcxWorker {
     std::span<std::byte> memory;
     ucp_mem_h handle;
   };
-  [[nodiscard]] ucp_request_param_t parameters_for(std::span<const std::byte> frame,
-                                                   void* user) const noexcept;
+  struct Operation {
+    ucp_request_param_t parameters;
+    ucp_mem_h memory;  // registered for the operation alone, or null
+  };
+  [[nodiscard]] ucs_status_t map(std::span<const std::byte> memory,
+                                 ucp_mem_h& handle) const noexcept;
+  [[nodiscard]] Operation operation_on(std::span<const std::byte> frame, void* user) const noexcept;
+  // Returns `request`, and keeps `memory` registered for as long as there is one.
+  [[nodiscard]] ucs_status_ptr_t keep(ucs_status_ptr_t request, ucp_mem_h memory) noexcept;
 
   std::unique_ptr<ucp_context, ContextDeleter> context_;
   ucp_worker_h worker_ = nullptr;
