@@ -20,6 +20,7 @@
 #include "models/io/tokenizer/tokenizer.hpp"
 #include "runtime/system/user_cache.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/utf8.hpp"
 
 namespace tandem {
 
@@ -121,11 +122,8 @@ std::vector<std::string> read_new_tokens(const fs::path& file) {
   std::set<std::string> known;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
-    std::string line = text.substr(at, end - at);
+    std::string line(text_of_line(std::string_view(text).substr(at, end - at), at == 0));
     at = end + 1;
-    if (line.ends_with('\r')) {
-      line.pop_back();
-    }
     if (line.empty()) {
       continue;
     }

@@ -6,6 +6,7 @@
 #include "actors/storage/file.hpp"
 #include "actors/storage/known_content.hpp"
 #include "runtime/util/json_writer.hpp"
+#include "runtime/util/utf8.hpp"
 
 namespace tandem {
 namespace {
@@ -14,12 +15,6 @@ namespace {
 // have them (model_max_length = 1e30 written out). Such literals get an exponent, which makes them
 // doubles.
 constexpr std::size_t kLongestInt64 = 19;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
-/// Editors of some systems put it before a text.
-std::string_view without_mark(std::string_view text) {
-  return text.substr(text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
-}
 
 /// simdjson's words for a fault; of numbers that Python alone writes, their own.
 std::string parse_fault(std::string_view text, simdjson::error_code code) {
@@ -284,11 +279,12 @@ simdjson::error_code JsonDocument::read(std::string_view text, JsonOrigin origin
   origin_ = std::make_unique<JsonOrigin>(std::move(origin));
   parser_ = std::make_unique<simdjson::dom::parser>();
   const simdjson::error_code code = parser_->parse(text.data(), text.size()).get(root_);
-  if (code != simdjson::NUMBER_ERROR) {
+  if (code == simdjson::SUCCESS) {
     return code;
   }
+  // Versions of simdjson differ in the error that they give to such an integer.
   const std::string retry = with_long_integers_as_doubles(text);
-  return parser_->parse(retry.data(), retry.size()).get(root_);
+  return retry.size() == text.size() ? code : parser_->parse(retry.data(), retry.size()).get(root_);
 }
 
 std::optional<JsonDocument> JsonDocument::parse_if_json(std::string_view text, JsonOrigin origin) {

@@ -35,4 +35,18 @@ namespace tandem {
   return 0;
 }
 
+/// Returns the text behind its byte order mark, which editors of some systems put before it.
+[[nodiscard]] constexpr std::string_view without_mark(std::string_view text) noexcept {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  return text.substr(text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
+}
+
+/// Returns a line of a file, given without its LF, without the mark before the first one and
+/// without the CR of lines that end in CR LF.
+[[nodiscard]] constexpr std::string_view text_of_line(std::string_view line,
+                                                      bool is_first) noexcept {
+  line = is_first ? without_mark(line) : line;
+  return line.substr(0, line.size() - (line.ends_with('\r') ? 1 : 0));
+}
+
 }  // namespace tandem

@@ -66,6 +66,8 @@ TEST_F(GenerateCommand, SeveralPromptsAnswerAsEachAlone) {
   const std::string both = "== 1 of 2\n" + day.out + "\n== 2 of 2\n" + leaf.out;
   const std::string text = write("prompts.txt", "Name a day.\n\nName a leaf.\n");
   EXPECT_EQ(generate(fmt::format("--prompts '{}'{}", text, flags)).out, both);
+  const std::string marked = write("marked.txt", "\xEF\xBB\xBFName a day.\r\n\r\nName a leaf.\r\n");
+  EXPECT_EQ(generate(fmt::format("--prompts '{}'{}", marked, flags)).out, both);
   const std::string json =
       write("prompts.jsonl", "\"Name a day.\"\n{\"prompt\": \"Name a leaf.\"}\n");
   EXPECT_EQ(generate(fmt::format("--prompts '{}'{}", json, flags)).out, both);

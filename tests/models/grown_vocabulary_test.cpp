@@ -24,6 +24,12 @@ TEST(GrownVocabulary, TokensOfAnotherFileAreInTheWay) {
                      {"lacks tokens that tokenizer_config.json adds", "save the tokenizer"});
 }
 
+TEST(GrownVocabulary, ReadsAFileOfAnyEditor) {
+  const test::TempDir dir;
+  test::put(dir / "tokens.txt", "\xEF\xBB\xBF<tool>\r\n\r\n<call>\r\n");
+  EXPECT_EQ(read_new_tokens(dir / "tokens.txt"), (std::vector<std::string>{"<tool>", "<call>"}));
+}
+
 TEST(GrownVocabulary, NeedsAFolderForItsTokenizer) {
   const test::TempDir dir;
   std::filesystem::copy(test::source_path("examples/demo/tokenizer.json"), dir / "tokenizer.json");

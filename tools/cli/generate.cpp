@@ -20,6 +20,7 @@
 #include "models/io/tokenizer/text_stream.hpp"
 #include "models/pretrained.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/utf8.hpp"
 #include "tools/cli/commands.hpp"
 #include "trainer/program/notes.hpp"
 #include "trainer/program/program.hpp"
@@ -123,8 +124,9 @@ std::vector<std::string> prompts_of(const Flags& flags) {
   std::vector<std::string> prompts;
   std::string line;
   for (std::size_t number = 1; std::getline(in, line); ++number) {
-    if (line.find_first_not_of(" \t\r") != std::string::npos) {
-      prompts.push_back(json ? prompt_in(line, name, number) : line);
+    const std::string prompt(text_of_line(line, number == 1));
+    if (prompt.find_first_not_of(" \t\r") != std::string::npos) {
+      prompts.push_back(json ? prompt_in(prompt, name, number) : prompt);
     }
   }
   if (prompts.empty()) {
