@@ -169,27 +169,40 @@ namespace {
 
 using Visitor = std::function<void(const ParameterSpec&, std::span<const float>)>;
 
+using Wanted = std::function<bool(const ParameterSpec&)>;
 using WholeOf = Task<std::span<const float>> (TrainStep::*)(std::size_t unit);
 
-Task<> visit_all(Rank* rank, TrainStep* step, WholeOf whole_of, const Visitor* visit) {
+Task<> visit_units(Rank* rank, TrainStep* step, WholeOf whole_of, const Visitor* visit,
+                   const Wanted* wanted) {
   const RankLayout& layout = rank->layout();
+  const auto is_wanted = [&](const ParameterSpec& parameter) {
+    return !*wanted || (*wanted)(parameter);
+  };
+  const Visitor visit_wanted = [&](const ParameterSpec& parameter, std::span<const float> values) {
+    if (is_wanted(parameter)) {
+      (*visit)(parameter, values);
+    }
+  };
   for (std::size_t unit = 0; unit < layout.model.units.size(); ++unit) {
-    layout.visit_parameters(unit, co_await (step->*whole_of)(unit), *visit);
+    if (std::ranges::any_of(layout.model.units[unit].parameters, is_wanted)) {
+      layout.visit_parameters(unit, co_await (step->*whole_of)(unit), visit_wanted);
+    }
   }
 }
 
 }  // namespace
 
-void Engine::for_each_parameter(const Visitor& visit) {
+void Engine::for_each_parameter(const Visitor& visit, const Wanted& wanted) {
   impl_->require_no_gathers_ahead("for_each_parameter()");
   drain();
-  impl_->run(&visit_all, &impl_->rank, &impl_->step, &TrainStep::whole_master, &visit);
+  impl_->run(&visit_units, &impl_->rank, &impl_->step, &TrainStep::whole_master, &visit, &wanted);
 }
 
 void Engine::for_each_gradient(const Visitor& visit) {
   impl_->require_no_gathers_ahead("for_each_gradient()");
   impl_->run([](Impl* self) -> Task<> { co_await self->step.reductions_done(); }, impl_.get());
-  impl_->run(&visit_all, &impl_->rank, &impl_->step, &TrainStep::whole_gradient, &visit);
+  const Wanted all;
+  impl_->run(&visit_units, &impl_->rank, &impl_->step, &TrainStep::whole_gradient, &visit, &all);
 }
 
 std::vector<double> Engine::sum_over_ranks(std::vector<double> values) {
@@ -229,8 +242,8 @@ void Engine::log_summary(bool show_straggler) {
 
 const FlopsProfile* Engine::flops_profile() const { return impl_->reports.flops_profile(); }
 
-double Engine::measure_peak_tflops(MatmulOf own) {
-  return impl_->run(&peak_tflops, &impl_->tensors, std::move(own));
+MatmulRate Engine::measure_peak(MatmulOf own) {
+  return impl_->run(&peak_matmul_rate, &impl_->tensors, std::move(own));
 }
 
 CheckpointOutcome Engine::save_checkpoint(const std::string& save_dir, const std::string& tag,

@@ -37,6 +37,7 @@
 #include "engine/layout/resident_bytes.hpp"
 #include "engine/metrics/comms_summary.hpp"
 #include "engine/metrics/flops_profile.hpp"
+#include "engine/metrics/matmul_rate.hpp"
 #include "engine/plan/run_plan.hpp"
 #include "engine/run/reporting.hpp"
 #include "engine/tensors/segment.hpp"
@@ -159,10 +160,13 @@ class Engine {
 
   /// Waits until no update is running.
   void drain();
-  /// Calls `visit` for every parameter, in the model's order, with its fp32 values (the master
-  /// weights); drains first. The span is valid during the call.
+  /// Calls `visit` for every parameter that is `wanted` (all, by default), in the model's order,
+  /// with its fp32 values (the master weights); drains first. The span is valid during the call.
+  /// Units without a wanted parameter are neither gathered nor read. Collective: `wanted` must
+  /// answer alike on all ranks.
   void for_each_parameter(
-      const std::function<void(const ParameterSpec&, std::span<const float>)>& visit);
+      const std::function<void(const ParameterSpec&, std::span<const float>)>& visit,
+      const std::function<bool(const ParameterSpec&)>& wanted = {});
 
   /// Calls `visit` for every parameter with its fp32 gradient accumulated so far; call it after a
   /// backward() and before its step().
@@ -253,10 +257,10 @@ class Engine {
   [[nodiscard]] int optimizer_threads() const;
   /// The CPUs of this rank by their use.
   [[nodiscard]] const CorePlan& cores() const;
-  /// Measures the peak to which model FLOPs utilisation refers, in TFLOP/s: one matmul (1024 cubed
-  /// on a CPU, 8192 cubed on a GPU) on the run's threads, the best of several by the library and,
-  /// on a CPU, by `own`, in the compute type and in fp32.
-  double measure_peak_tflops(MatmulOf own = {});
+  /// Measures the peak to which model FLOPs utilisation refers: one matmul (1024 cubed on a CPU,
+  /// 8192 cubed on a GPU) on the run's threads, several times by the library and, on a CPU, by
+  /// `own`, in the compute type and in fp32. Returns the rates of the fastest of these kinds.
+  MatmulRate measure_peak(MatmulOf own = {});
   /// Returns the bytes of weights, optimizer state, gradients and slots; activations come on top.
   [[nodiscard]] ResidentBytes resident_bytes() const;
 

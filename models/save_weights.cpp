@@ -91,13 +91,15 @@ void save_part(Engine& engine, const fs::path& folder, TensorType type, const Sa
                      WeightsWriter::Options{.max_shard_bytes = 0, .file = part.file});
     }
   });
-  engine.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float> values) {
-    on_first_rank([&] {
-      for (std::size_t i = 0; i < part.names(parameter).size(); ++i) {
-        append(*writer, parameter, values);
-      }
-    });
-  });
+  engine.for_each_parameter(
+      [&](const ParameterSpec& parameter, std::span<const float> values) {
+        on_first_rank([&] {
+          for (std::size_t i = 0; i < part.names(parameter).size(); ++i) {
+            append(*writer, parameter, values);
+          }
+        });
+      },
+      [&](const ParameterSpec& parameter) { return !part.names(parameter).empty(); });
   on_first_rank([&] {
     writer->finish();
     made->keep_others(part.is_replaced);

@@ -187,10 +187,15 @@ void complete_summary(RunSummary& summary, const RunFlags& flags, const Config& 
   summary.memory = memory_figures(plan, device, resident_set(),
                                   static_cast<std::int64_t>(engine.resident_bytes().device));
   const bool is_simulated = device == DeviceKind::kSim;
-  constexpr double kTera = 1e12;
-  const double of_a_rank = is_simulated ? parse_sim_spec(flags.sim_spec).compute_flops_per_s / kTera
-                                        : engine.measure_peak_tflops(&layer_matmul);
-  set_utilisation(summary, model_tflops, of_a_rank * static_cast<double>(config.world_size));
+  MatmulRate of_a_rank;
+  if (is_simulated) {
+    constexpr double kTera = 1e12;
+    of_a_rank.best_tflops = parse_sim_spec(flags.sim_spec).compute_flops_per_s / kTera;
+    of_a_rank.median_tflops = of_a_rank.best_tflops;
+  } else {
+    of_a_rank = engine.measure_peak(&layer_matmul);
+  }
+  set_utilisation(summary, model_tflops, of_a_rank, static_cast<int>(config.world_size));
   summary.device = std::string(name_of(device));
   summary.world_size = config.world_size;
   summary.version = version();

@@ -128,9 +128,11 @@ RunSummary SummaryBuilder::summary() const {
   return s;
 }
 
-void set_utilisation(RunSummary& s, double model_tflops, double peak_tflops) noexcept {
-  s.peak_tflops = peak_tflops;
-  s.mfu = model_tflops <= peak_tflops && peak_tflops > 0 ? model_tflops / peak_tflops : 0;
+void set_utilisation(RunSummary& s, double model_tflops, const MatmulRate& rank_rate,
+                     int ranks) noexcept {
+  s.peak_tflops = rank_rate.best_tflops * ranks;
+  const bool was_alone = rank_rate.is_steady() && model_tflops <= s.peak_tflops;
+  s.mfu = was_alone ? model_tflops / s.peak_tflops : 0;
 }
 
 std::string summary_json(const RunSummary& s) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/metrics/matmul_rate.hpp"
 #include "engine/metrics/step_metrics.hpp"
 
 namespace tandem {
@@ -106,9 +107,10 @@ class SummaryBuilder {
   Totals measured_;
 };
 
-/// Sets mfu, unless the steps were faster than the measured peak: then other programs used the
-/// processors during that measurement.
-void set_utilisation(RunSummary& summary, double model_tflops, double peak_tflops) noexcept;
+/// Sets mfu from the rates of a rank's matmuls, unless other programs used the processors while
+/// those were measured: their rates differ, or the steps were faster.
+void set_utilisation(RunSummary& summary, double model_tflops, const MatmulRate& rank_rate,
+                     int ranks) noexcept;
 
 [[nodiscard]] std::string summary_json(const RunSummary& summary);
 

@@ -16,7 +16,7 @@ struct Reporting {
   /// Called on rank 0 with one or more lines; the last line has no newline at its end. Must not
   /// throw. Null: the lines go to standard output.
   std::function<void(std::string_view text)> say;
-  MatmulOf matmul;  // of measure_peak_tflops(), for the flops_profiler's share of the peak
+  MatmulOf matmul;  // of measure_peak(), for the flops_profiler's share of the peak
 };
 
 }  // namespace tandem

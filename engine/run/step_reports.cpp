@@ -122,7 +122,7 @@ Task<FlopsProfile> StepReports::profile_of(StepResult result, std::vector<BatchE
   if (options.device == DeviceKind::kSim) {
     profile.peak_tflops = options.sim.compute_flops_per_s * 1e-12;
   } else if (communicator_.rank() == 0) {  // whose profile is said; the others wait for it
-    profile.peak_tflops = co_await peak_tflops(&tensors_, reporting_.matmul);
+    profile.peak_tflops = (co_await peak_matmul_rate(&tensors_, reporting_.matmul)).best_tflops;
   }
   co_return profile;
 }

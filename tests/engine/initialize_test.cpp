@@ -243,6 +243,27 @@ TEST(Initialize, AScaleWhoseInverseIsNotFiniteCommitsNothing) {
   });
 }
 
+TEST(Initialize, VisitsTheParametersThatAreWanted) {
+  InitializeArgs args{.model = toy::model(),
+                      .config = parse_config(R"({"train_micro_batch_size_per_gpu": 4,
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}})",
+                                             "test", 1)};
+  Engine engine(std::move(args));
+  std::vector<std::string> all;
+  engine.for_each_parameter([&](const ParameterSpec& parameter, std::span<const float>) {
+    all.push_back(parameter.name);
+  });
+  std::vector<std::string> visited;
+  engine.for_each_parameter(
+      [&](const ParameterSpec& parameter, std::span<const float> values) {
+        visited.push_back(parameter.name);
+        EXPECT_EQ(static_cast<std::int64_t>(values.size()), parameter.numel());
+      },
+      [&](const ParameterSpec& parameter) { return parameter.name == all[1]; });
+  ASSERT_GT(all.size(), 2U);
+  EXPECT_EQ(visited, std::vector{all[1]});
+}
+
 TEST(Initialize, Fp16SkipsOverflowsAndFindsItsScale) {
   InitializeArgs args{.model = toy::model(),
                       .config = parse_config(R"({"train_micro_batch_size_per_gpu": 4,

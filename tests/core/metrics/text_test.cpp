@@ -220,12 +220,21 @@ TEST(Summary, AnOptimizerThatIsWaitedForLongerThanItWorksGainsNothing) {
 
 TEST(Summary, APeakBelowWhatTheStepsDidIsNoPeak) {
   RunSummary s;
-  set_utilisation(s, 1.5, 2);
+  set_utilisation(s, 1.5, {.best_tflops = 1, .median_tflops = 1}, 2);
   EXPECT_EQ(s.mfu, 0.75);
   EXPECT_THAT(summary_text(s), HasSubstr("MFU 75.0 %"));
-  set_utilisation(s, 2.4, 1);
+  set_utilisation(s, 2.4, {.best_tflops = 1, .median_tflops = 1}, 1);
   EXPECT_EQ(s.mfu, 0);
   EXPECT_THAT(summary_text(s), HasSubstr("no MFU: a peak of 1.000 was measured beside other work"));
+}
+
+TEST(Summary, APeakOfMatmulsThatDifferIsNoPeak) {
+  RunSummary s;
+  set_utilisation(s, 0.5, {.best_tflops = 1, .median_tflops = 0.7}, 1);
+  EXPECT_EQ(s.mfu, 0);
+  EXPECT_THAT(summary_text(s), HasSubstr("no MFU: a peak of 1.000 was measured beside other work"));
+  set_utilisation(s, 0.5, {}, 1);
+  EXPECT_THAT(summary_text(s), Not(HasSubstr("MFU")));
 }
 
 }  // namespace
