@@ -231,6 +231,10 @@ ResumedRun resume_run(const RunFlags& flags, Engine& engine, Communicator& ranks
   }
   LoadArgs args;
   args.ignored = split(flags.resume_ignore);
+  const auto data = std::ranges::find(flags.typed, "--dataset_name", [](const auto& typed) {
+    return std::string_view(typed.first);
+  });
+  args.data_name = data != flags.typed.end() ? data->second : "";
   const LoadedCheckpoint loaded =
       is_foreign_everywhere(folder, ranks)
           ? engine.load_foreign(foreign_state(open_foreign_checkpoint(folder), engine.model()))

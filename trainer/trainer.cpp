@@ -74,9 +74,6 @@ void Trainer::plan() {
 
 void Trainer::take_folder() {
   folders_.emplace(take_output_dir(flags_, *started_.ranks, *disks_, args_.saved.folders));
-  if (started_.ranks->rank() == 0) {
-    write_plan(*plan_, flags_.output_dir);
-  }
 }
 
 void Trainer::make_engine() {
@@ -108,6 +105,9 @@ void Trainer::open_reports() {
   report_by(*metrics_, *engine_);
   status_ = serve_status(engine_->loop(), flags_.status_socket, *metrics_, engine_->rank());
   metrics_->write_config(resolved_json(args_.config), report_lines(args_.config));
+  if (engine_->rank() == 0) {
+    write_plan(*plan_, flags_.output_dir);
+  }
 }
 
 void Trainer::print_start() {

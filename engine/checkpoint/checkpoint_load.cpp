@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -19,7 +22,11 @@ CheckpointLoad::CheckpointLoad(Checkpointer& saves, Rank& rank) : saves_(saves),
 Task<> CheckpointLoad::inspect(std::string folder, bool is_one) {
   protocol_ = co_await saves_.protocol_of(folder);
   const bool several = protocol_->disks().are_several();
-  if (!several && !co_await names_in(&saves_.files(), folder)) {
+  std::optional<std::vector<std::string>> names;
+  if (!several) {
+    names = co_await names_in(&saves_.files(), folder);
+  }
+  if (!several && !names) {
     throw user_error("resume", "there is no folder {}; give a checkpoint or a folder of them",
                      folder);
   }
@@ -30,6 +37,12 @@ Task<> CheckpointLoad::inspect(std::string folder, bool is_one) {
   std::string broken = found_.broken.empty() ? "" : found_.broken.front();
   if (several) {
     broken = co_await protocol_->first_word(std::move(broken));
+  }
+  if (names && std::ranges::find(*names, "trainer_state.json") != names->end()) {
+    throw user_error("resume",
+                     "{} is a checkpoint of Transformers' Trainer: its weights are a model "
+                     "(--model_name {}), and its optimizer's state is not read",
+                     folder, folder);
   }
   throw user_error("resume", "{} holds no whole checkpoint{}{}; give another folder", folder,
                    several ? " on any host" : "",

@@ -217,8 +217,7 @@ void check_base(const RunState& saved, const RunState& now, const std::string& f
 }
 
 std::vector<std::string> check_resume(const RunState& saved, const RunState& now,
-                                      const std::vector<std::string>& ignored,
-                                      const std::string& folder) {
+                                      const LoadArgs& args, const std::string& folder) {
   std::vector<std::string> lines;
   const auto compare = [&](std::string_view part, std::string_view what, const auto& before,
                            const auto& after) {
@@ -229,7 +228,7 @@ std::vector<std::string> check_resume(const RunState& saved, const RunState& now
       lines.push_back(fmt::format("{}: not known in the checkpoint, {} now", what, after));
       return;
     }
-    if (!part.empty() && std::ranges::find(ignored, part) != ignored.end()) {
+    if (!part.empty() && std::ranges::find(args.ignored, part) != args.ignored.end()) {
       lines.push_back(
           fmt::format("{}: {} in the checkpoint, {} now (ignored)", what, before, after));
       return;
@@ -244,7 +243,10 @@ std::vector<std::string> check_resume(const RunState& saved, const RunState& now
   compare("", "the parameter set", saved.parameters, now.parameters);
   compare("optimizer", "the optimizer", saved.optimizer, now.optimizer);
   compare("seed", "the seed", text_of(saved.seed), text_of(now.seed));
-  compare("data", "the dataset's fingerprint", saved.data, now.data);
+  compare("data",
+          args.data_name.empty() ? std::string("the dataset's fingerprint")
+                                 : fmt::format("the fingerprint of {}", args.data_name),
+          saved.data, now.data);
   compare("batch", "the micro-batch size", saved.micro_batch_size, now.micro_batch_size);
   compare("batch", "micro-batches of a step", saved.step_micro_batches, now.step_micro_batches);
   if (is_known(saved.loss_mean)) {

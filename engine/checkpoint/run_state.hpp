@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/step/loss_scaler.hpp"
+#include "engine/types/checkpoint.hpp"
 
 namespace tandem {
 
@@ -69,10 +70,9 @@ void check_base(const RunState& saved, const RunState& now, const std::string& f
 inline constexpr const char* kResumeParts = "data, seed, batch, optimizer";
 
 /// Throws user_error, naming both values, if a run with the identity `now` may not resume `saved`.
-/// Parts in `ignored` may differ; parameters may not. Returns a line for each difference that is
-/// legal or ignored, and for each part that `saved` does not know.
+/// Parts in `args.ignored` may differ; parameters may not. Returns a line for each difference that
+/// is legal or ignored, and for each part that `saved` does not know.
 std::vector<std::string> check_resume(const RunState& saved, const RunState& now,
-                                      const std::vector<std::string>& ignored,
-                                      const std::string& folder);
+                                      const LoadArgs& args, const std::string& folder);
 
 }  // namespace tandem

@@ -203,7 +203,7 @@ Task<LoadedCheckpoint> EngineCheckpoints::load_whole(CheckpointLoad* load, LoadA
     args.ignored = {"data", "seed", "batch", "optimizer"};
   }
   RunState now = run_state();
-  loaded.notes = check_resume(saved, now, args.ignored, folder);
+  loaded.notes = check_resume(saved, now, args, folder);
   if (!args.module_only) {
     std::ranges::move(changed_settings(saved, now), std::back_inserter(loaded.notes));
   }

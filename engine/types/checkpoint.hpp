@@ -50,6 +50,8 @@ struct LoadArgs {
   bool module_only = false;
   /// Parts of the run that may differ from the checkpoint's: data, seed, batch, optimizer.
   std::vector<std::string> ignored = {};
+  /// The name of the present data set in an error; may be empty.
+  std::string data_name = {};
 };
 
 /// The state of a run that another program saved, as far as a run here can resume from it.

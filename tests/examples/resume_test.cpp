@@ -227,12 +227,15 @@ TEST_F(TrainerResume, WhatIsNotThatRunIsRefused) {
     for (const std::string& part : parts) {
       EXPECT_THAT(finished.err, HasSubstr(part)) << more;
     }
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "second")) << more;
   };
   refused(resume + " --seed 7", {"seed", "42", "7", "--resume_ignore seed"});
   refused(resume + " --gradient_accumulation_steps 2",
           {"micro-batches of a step", "--resume_ignore batch"});
-  refused(resume + " --dataset_percentage 50",
-          {"fingerprint is ", "--resume_ignore data (of the engine: LoadArgs::ignored)"});
+  refused(fmt::format("{} --dataset_percentage 50 --dataset_name '{}'", resume,
+                      test::source_path("examples/demo/instructions.json")),
+          {"the fingerprint of ", "instructions.json is ",
+           "--resume_ignore data (of the engine: LoadArgs::ignored)"});
   refused(fmt::format("--resume '{}'", path("nowhere")), {"no such folder"});
   refused("--save_every -1", {"--save_every"});
   refused("--stop_after soon", {"--stop_after", "3h50m"});

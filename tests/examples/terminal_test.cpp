@@ -140,6 +140,14 @@ TEST_F(Terminal, TheCurveOfTopFitsTheTerminal) {
   };
   EXPECT_EQ(bars("50"), 18);
   EXPECT_EQ(bars("200"), 60);
+  const Finished narrow = shell(fmt::format("TANDEM_COLUMNS=50 '{}/tandem' top '{}' --once | cat",
+                                            test::bin_dir(), path("run")));
+  std::istringstream lines(narrow.out);
+  for (std::string line; std::getline(lines, line);) {
+    const auto goes_on = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0x80; };
+    EXPECT_LE(line.size() - static_cast<std::size_t>(std::ranges::count_if(line, goes_on)), 50U)
+        << line;
+  }
 }
 
 TEST_F(Terminal, TheLogLevelActs) {

@@ -218,6 +218,21 @@ std::string frame(const std::string& run, const Steps& steps, const std::string&
   return text;
 }
 
+/// The lines of `text`, of at most `columns` characters each: a longer one takes two rows of a
+/// terminal.
+std::string cut_lines(std::string_view text, std::size_t columns) {
+  std::string cut;
+  std::size_t column = 0;
+  for (const char c : text) {
+    const bool begins = (static_cast<unsigned char>(c) & 0xC0U) != 0x80;  // a character of UTF-8
+    column = c == '\n' ? 0 : column + (begins ? 1 : 0);
+    if (column <= columns) {
+      cut += c;
+    }
+  }
+  return cut;
+}
+
 }  // namespace
 
 int run_top(int argc, char** argv) {
@@ -247,8 +262,11 @@ int run_top(int argc, char** argv) {
     steps.read_on();
     const bool ended = fs::exists(fs::path(run) / "summary.json");
     constexpr std::string_view kHomeAndClear = "\x1b[H\x1b[J";
-    fmt::print("{}{}{}", once ? "" : kHomeAndClear, frame(run, steps, socket),
-               ended ? "ended\n" : "");
+    std::string shown = frame(run, steps, socket);
+    if (const auto columns = shown_columns(stdout)) {
+      shown = cut_lines(shown, *columns);
+    }
+    fmt::print("{}{}{}", once ? "" : kHomeAndClear, shown, ended ? "ended\n" : "");
     std::fflush(stdout);
     if (once || ended) {
       return 0;

@@ -145,8 +145,9 @@ std::vector<OwnFolder> own_folders(const std::string& output_dir) {
 
 TakenFolders::~TakenFolders() {
   checkpoints_.reset();
-  if (!made_.empty()) {
-    (void)reach::remove_folder(made_);
+  output_.reset();
+  for (; !made_.empty(); made_.pop_back()) {
+    (void)reach::remove_folder(made_.back());
   }
 }
 
@@ -167,7 +168,11 @@ TakenFolders take_output_dir(const RunFlags& flags, Communicator& ranks, const D
   TakenFolders taken;
   if (disks.is_first_of_its_disk(static_cast<std::uint32_t>(ranks.rank()))) {
     const std::string& folder = flags.output_dir;
+    const bool is_new = !fs::exists(folder);
     make_output_dir(folder);
+    if (is_new) {
+      taken.made_.push_back(folder);
+    }
     taken.own_.emplace_back(folder);
     // Where a run was begun anew, a lost host's ranks may still save, for as long as their
     // launcher takes to find out that it is alone.
@@ -181,7 +186,7 @@ TakenFolders take_output_dir(const RunFlags& flags, Communicator& ranks, const D
     const std::string checkpoints = checkpoints_of(folder);
     const bool saves = flags.save_every > 0 || !flags.stop_after.empty();
     if (saves && reach::make_folder(checkpoints) == 0) {
-      taken.made_ = checkpoints;
+      taken.made_.push_back(checkpoints);
     }
     taken.own_.emplace_back(checkpoints);
     // Several output folders may have links to one folder of checkpoints.

@@ -42,7 +42,7 @@ class TakenFolders {
   std::vector<OwnFolder> own_;  // on every rank
   std::optional<FolderLock> output_;
   std::optional<FolderLock> checkpoints_;
-  std::string made_;  // the folder of checkpoints, which goes again while it is empty
+  std::vector<std::string> made_;  // removed at the end, the last one first, if they are empty
 };
 
 /// If a launcher has restarted this run and it has saved checkpoints, makes it resume from them as
