@@ -10,6 +10,7 @@
 #include "actors/storage/json.hpp"
 #include "models/checkpoint_layout.hpp"
 #include "models/families/family.hpp"
+#include "models/io/checkpoint.hpp"
 #include "models/io/hf_fields.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
@@ -109,6 +110,11 @@ std::span<const Family* const> known_families() { return kFamilies; }
 HfConfig read_hf_config(const std::filesystem::path& path) {
   const std::filesystem::path file =
       std::filesystem::is_directory(path) ? path / "config.json" : path;
+  if (file != path && !std::filesystem::exists(file)) {
+    if (const std::string told = told_by_entries(path); !told.empty()) {
+      throw user_error("model config", "there is no config.json, and {}", told);
+    }
+  }
   HfConfig config =
       parse_hf_config(read_file(file, "model config", kMostConfigBytes), file.string());
   if (file != path) {

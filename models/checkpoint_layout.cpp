@@ -30,6 +30,14 @@ constexpr std::string_view kHead = "lm_head.weight";
 constexpr std::array<std::string_view, 7> kOtherHeads = {
     "v_head.",     "value_head.",          "score.", "reward_head.", "classifier.",
     "qa_outputs.", "multiple_choice_head."};
+// Tensors that some programs save beside the parameters, which follow from them or from a run:
+// scales of a cache of keys and values, tables of positions and of masks.
+constexpr std::array<std::string_view, 6> kNoParameters = {
+    ".k_scale", ".v_scale", ".kv_scale", ".inv_freq", ".position_ids", ".masked_bias"};
+// Parts of quantized matrices, by GPTQ, AWQ, MLX, compressed-tensors, FP8 and bitsandbytes.
+constexpr std::array<std::string_view, 9> kQuantized = {
+    ".qweight",          ".qzeros",       ".scales", ".weight_packed", ".weight_scale",
+    ".weight_scale_inv", ".weight_shape", ".SCB",    ".absmax"};
 // The members of config.json from which shapes follow.
 constexpr auto kShapeMembers = std::to_array<std::string_view>({"vocab_size",
                                                                 "hidden_size",
@@ -156,6 +164,33 @@ bool is_extra(const HfConfig& config, std::string_view name) {
                              [&](std::string_view part) { return name.starts_with(part); });
 }
 
+template <std::size_t kCount>
+bool ends_with_any(std::string_view name, const std::array<std::string_view, kCount>& endings) {
+  return std::ranges::any_of(endings, [&](auto ending) { return name.ends_with(ending); });
+}
+
+void require_not_quantized(const Checkpoint& checkpoint) {
+  for (const std::string& name : checkpoint.names()) {
+    if (ends_with_any(name, kQuantized)) {
+      throw user_error(kWhere,
+                       "{} holds quantized weights ({}), which are not read; give the model that "
+                       "they were made of, in 16 or 32 bits",
+                       checkpoint.folder().string(), name);
+    }
+  }
+}
+
+/// Returns what stands before the name of each tensor where a wrapped model was saved ("module.");
+/// empty: no name ends as this one.
+std::string beginning_before(const Checkpoint& checkpoint, const std::string& name) {
+  for (const std::string& stored : checkpoint.names()) {
+    if (stored.ends_with("." + name)) {
+      return stored.substr(0, stored.size() - name.size());
+    }
+  }
+  return "";
+}
+
 /// The members from which tensors and their shapes follow, with their values.
 std::string sizes_of(const HfConfig& config) {
   const JsonDocument document = JsonDocument::parse(config.json, {.where = std::string(kWhere)});
@@ -253,6 +288,12 @@ CheckpointReader::Stored CheckpointReader::match_whole(const HfConfig& config,
     if (const auto in_stack = match_in_stack(config, tensor, used)) {
       return *in_stack;
     }
+    if (const std::string begin = beginning_before(checkpoint_, tensor.name); !begin.empty()) {
+      throw user_error(kWhere,
+                       "{}: its tensors begin with \"{}\" ({}{}), as those of a wrapped model "
+                       "(DDP, torch.compile, PEFT); save the model within by save_pretrained",
+                       checkpoint_.folder().string(), begin, begin, tensor.name);
+    }
     throw user_error(kWhere, "{} has no tensor \"{}\" (expected shape {}); {}",
                      checkpoint_.folder().string(), tensor.name, shape_text(tensor.shape),
                      tensor.name == kHead
@@ -310,6 +351,7 @@ CheckpointReader::Stored CheckpointReader::match_packed(const HfConfig& config,
 CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
                                         const HfConfig& config) {
   CheckpointReader out(Checkpoint::open(folder));
+  require_not_quantized(out.checkpoint_);
   std::set<std::string> used;
   if (config.tie_word_embeddings && head_is_apart(out.checkpoint_, config)) {
     throw user_error(kWhere,
@@ -323,8 +365,13 @@ CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
     out.stored_.emplace(tensor.name, packed ? out.match_packed(config, tensor, used)
                                             : out.match_whole(config, tensor, used));
   }
+  std::vector<std::string> beside;
   for (const std::string& name : out.checkpoint_.names()) {
     if (used.contains(name) || is_extra(config, name)) {
+      continue;
+    }
+    if (ends_with_any(name, kNoParameters)) {
+      beside.push_back(name);
       continue;
     }
     if (std::ranges::any_of(kOtherHeads, [&](auto head) { return name.starts_with(head); })) {
@@ -338,6 +385,12 @@ CheckpointReader CheckpointReader::open(const std::filesystem::path& folder,
         "not have; config.json and weights do not belong together",
         folder.string(), name, shape_text(out.checkpoint_.at(name).shape), config.model_type,
         sizes_of(config));
+  }
+  if (!beside.empty()) {
+    out.checkpoint_.add_note(
+        fmt::format("tensors that are no parameters are not read, and not saved: {} of them, {} "
+                    "the first",
+                    beside.size(), beside.front()));
   }
   return out;
 }

@@ -77,10 +77,15 @@ MergedAdapters merge_adapters(const AdapterFolder& adapters, const fs::path& bas
   AtomicFolder made(output, std::string(kWhere));
   write_hf_config(config, made.temporary(),
                   config.dtype.empty() ? torch_dtype_of(type) : std::string_view(config.dtype));
-  copy_tokenizer_files(base, made.temporary());
-  const bool has_own = fs::exists(adapters.folder() / "generation_config.json");
-  save_generation_config(has_own ? adapters.folder() : base, made.temporary(), config.eos_token_ids,
-                         std::nullopt);
+  // As the adapters were trained: tokens of their own have rows in the merged model.
+  const bool has_tokenizer = fs::exists(adapters.folder() / "tokenizer.json");
+  if (has_tokenizer) {
+    check_tokenizer_fits(Tokenizer::load(adapters.folder()), config);
+  }
+  copy_tokenizer_files(has_tokenizer ? adapters.folder() : base, made.temporary());
+  const bool has_generation = fs::exists(adapters.folder() / "generation_config.json");
+  save_generation_config(has_generation ? adapters.folder() : base, made.temporary(),
+                         config.eos_token_ids, std::nullopt);
   write_weights(weights, *reader, made.temporary());
   made.commit();
   return {

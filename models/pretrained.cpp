@@ -47,12 +47,19 @@ ParameterSource random_weights(const HfConfig& config, std::uint64_t seed) {
 
 namespace {
 
+/// The folder of adapters that is asked for as `name`; empty where that is a model.
+fs::path adapters_alone(const std::string& name) {
+  const fs::path adapters = resolve_adapter_folder(name);
+  const bool has_model = fs::exists(fs::path(name) / "config.json") ||
+                         fs::exists(fs::path(name) / "model" / "config.json");
+  return has_model || !is_adapter_folder(adapters) ? fs::path() : adapters;
+}
+
 /// The folder of a model that is asked for as `name`; where that holds adapters alone it becomes
 /// the base model's name, and they go to the options.
 fs::path model_folder_of(std::string& name, PretrainedOptions& options) {
-  const fs::path adapters = resolve_adapter_folder(name);
-  if (!is_adapter_folder(adapters) || fs::exists(fs::path(name) / "config.json") ||
-      fs::exists(fs::path(name) / "model" / "config.json")) {
+  const fs::path adapters = adapters_alone(name);
+  if (adapters.empty()) {
     return resolve_model_folder(name);
   }
   const std::string base = AdapterFolder::open(adapters).base_model();
@@ -68,6 +75,45 @@ fs::path model_folder_of(std::string& name, PretrainedOptions& options) {
   return resolve_model_folder(name);
 }
 
+bool has_tokenizer(const fs::path& adapters) { return fs::exists(adapters / "tokenizer.json"); }
+
+/// Whether both have the same token for each id.
+bool split_alike(const Tokenizer& a, const Tokenizer& b) {
+  bool same = a.vocab_size() == b.vocab_size();
+  for (std::int32_t id = 0; same && id < a.vocab_size(); ++id) {
+    same = a.decode({{id}}) == b.decode({{id}});
+  }
+  return same;
+}
+
+/// Returns the folder of the tokenizer: the adapters' own one where they were asked for by name, as
+/// AutoTokenizer and ./tandem prepare do; else the model's, with which that of adapters that are
+/// trained on (`by_flag`) must agree.
+fs::path tokenizer_folder_of(const fs::path& base, const std::string& adapters_name, bool by_flag,
+                             std::vector<std::string>& notes) {
+  const fs::path adapters =
+      adapters_name.empty() ? fs::path() : resolve_adapter_folder(adapters_name);
+  if (adapters.empty() || !has_tokenizer(adapters)) {
+    return base;
+  }
+  const Tokenizer own = Tokenizer::load(adapters);
+  const Tokenizer of_base = Tokenizer::load(base);
+  const bool alike = split_alike(own, of_base);
+  const std::string sizes =
+      fmt::format("{} tokens, and the model's {}", own.vocab_size(), of_base.vocab_size());
+  if (by_flag && !alike) {
+    throw user_error("adapter",
+                     "the tokenizer of {} has {}; merge the adapters (./tandem merge {} --into {} "
+                     "--output DIR) and train the merged model, which gets that tokenizer",
+                     adapters.string(), sizes, adapters.string(), base.string());
+  }
+  if (!alike) {
+    notes.push_back(
+        fmt::format("the tokenizer is that of {}: it has {}", adapters.string(), sizes));
+  }
+  return by_flag ? base : adapters;
+}
+
 void require_no_adapters(const PretrainedOptions& options) {
   if (options.parts.lora.any() || !options.adapters_from.empty()) {
     throw user_error("new tokens",
@@ -78,6 +124,15 @@ void require_no_adapters(const PretrainedOptions& options) {
 }
 
 }  // namespace
+
+fs::path resolve_tokenizer_folder(const std::string& name) {
+  const fs::path adapters = adapters_alone(name);
+  if (adapters.empty()) {
+    return resolve_model_folder(name);
+  }
+  return has_tokenizer(adapters) ? adapters
+                                 : resolve_model_folder(AdapterFolder::open(adapters).base_model());
+}
 
 Pretrained::Pretrained(std::string name, fs::path folder, fs::path tokenizer_folder,
                        HfConfig config, Tokenizer tokenizer, ParameterSource source,
@@ -99,6 +154,7 @@ Pretrained::Pretrained(std::string name, fs::path folder, fs::path tokenizer_fol
     }
     use_adapters();
   }
+  check_tokenizer_fits(tokenizer_, config_);
 }
 
 /// Adapters of all kinds give merged weights; those that can be trained here are a part of the
@@ -132,14 +188,14 @@ Pretrained Pretrained::open(const std::string& name, const PretrainedOptions& gi
   }
   HfConfig config = read_hf_config(folder);
   notes.insert(notes.end(), config.notes.begin(), config.notes.end());
-  fs::path tokenizer_folder = folder;
-  Tokenizer tokenizer = Tokenizer::load(folder);
-  const std::vector<std::string> more = tokenizer_config_notes(folder);
+  fs::path tokenizer_folder =
+      tokenizer_folder_of(folder, options.adapters_from, !given.adapters_from.empty(), notes);
+  Tokenizer tokenizer = Tokenizer::load(tokenizer_folder);
+  const std::vector<std::string> more = tokenizer_config_notes(tokenizer_folder);
   notes.insert(notes.end(), more.begin(), more.end());
   if (!tokenizer.note().empty()) {
     notes.push_back(tokenizer.note());
   }
-  check_tokenizer_fits(tokenizer, config);
   ParameterSource source = options.may_lack_weights && !has_weights(folder)
                                ? random_weights(config, options.seed)
                                : from_checkpoint(folder, config, notes);

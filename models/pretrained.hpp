@@ -40,6 +40,10 @@ struct PretrainedOptions {
   std::string add_tokens = {};
 };
 
+/// Returns the folder of the tokenizer of a model or of adapters (a folder or a hub id): their own
+/// where they have one, as AutoTokenizer does, else that of the base model.
+[[nodiscard]] std::filesystem::path resolve_tokenizer_folder(const std::string& name);
+
 class Pretrained {
  public:
   /// Opens a folder or a hub id. Matches the weights with the config; reads no values yet. A folder
@@ -47,7 +51,8 @@ class Pretrained {
   static Pretrained open(const std::string& name, const PretrainedOptions& options = {});
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
-  /// The folder of the tokenizer's files: folder(), or one with the new tokens.
+  /// The folder of the tokenizer's files: folder(), that of adapters which were asked for by name
+  /// and have their own, or one with the new tokens.
   [[nodiscard]] const std::filesystem::path& tokenizer_folder() const noexcept {
     return tokenizer_folder_;
   }

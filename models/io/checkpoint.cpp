@@ -119,6 +119,16 @@ std::string told_by(const std::filesystem::path& entry, const std::filesystem::p
                ? ", a sharded checkpoint of FSDP; make one file of it: accelerate merge-weights"
                : "";
   }
+  if (extension == ".incomplete" || extension == ".part" || extension == ".aria2" ||
+      extension == ".crdownload") {
+    return ", a download that has not ended; download it again";
+  }
+  if (name.starts_with("consolidated.")) {
+    return fmt::format(
+        ", weights as {} publishes them; take the files of the same model in the "
+        "form of Transformers",
+        extension == ".pth" ? "Meta" : "Mistral");
+  }
   if (extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".distcp") {
     return fmt::format(" but no {}, and pickle files are no models here{}", kSingle, convert);
   }
@@ -144,11 +154,9 @@ std::string told_by(const std::filesystem::path& entry, const std::filesystem::p
              : "";
 }
 
-[[noreturn]] void no_weights(const std::filesystem::path& folder) {
-  if (!std::filesystem::is_directory(folder)) {
-    throw user_error(kWhere, "{} is not a folder; give the folder of a Hugging Face model",
-                     folder.string());
-  }
+}  // namespace
+
+std::string told_by_entries(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> entries;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     entries.push_back(entry.path());
@@ -156,8 +164,21 @@ std::string told_by(const std::filesystem::path& entry, const std::filesystem::p
   std::ranges::sort(entries);
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
     if (const std::string told = told_by(*entry, folder); !told.empty()) {
-      throw user_error(kWhere, "{} holds {}{}", folder.string(), entry->filename().string(), told);
+      return fmt::format("{} holds {}{}", folder.string(), entry->filename().string(), told);
     }
+  }
+  return "";
+}
+
+namespace {
+
+[[noreturn]] void no_weights(const std::filesystem::path& folder) {
+  if (!std::filesystem::is_directory(folder)) {
+    throw user_error(kWhere, "{} is not a folder; give the folder of a Hugging Face model",
+                     folder.string());
+  }
+  if (const std::string told = told_by_entries(folder); !told.empty()) {
+    throw user_error(kWhere, "{}", told);
   }
   throw user_error(kWhere, "{} has neither {} nor {}; give the folder of a Hugging Face model",
                    folder.string(), kSingle, kIndex);

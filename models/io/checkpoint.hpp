@@ -17,6 +17,10 @@
 
 namespace tandem {
 
+/// Returns a sentence about a folder that is no Hugging Face model: "FOLDER holds NAME, ...", of an
+/// entry that tells what the folder is, with the way on; empty if none does.
+[[nodiscard]] std::string told_by_entries(const std::filesystem::path& folder);
+
 class Checkpoint {
  public:
   /// Opens the folder's model.safetensors, or else the shards of model.safetensors.index.json.

@@ -49,8 +49,14 @@ void read_dtype(const JsonValue& root, HfConfig& config) {
     if (name.starts_with(kTorch)) {
       name.remove_prefix(kTorch.size());
     }
+    if (name == "half" || name == "float") {  // torch has two names for these
+      name = name == "half" ? "float16" : "float32";
+    } else if (name == "float64" || name == "double") {
+      config.notes.push_back(fmt::format("{}: {} is read as float32", key, name));
+      name = "float32";
+    }
     if (name != "float32" && name != "bfloat16" && name != "float16") {
-      throw value->wrong("one of float32, bfloat16, float16");
+      throw value->wrong("one of float32, bfloat16, float16, float64");
     }
     config.dtype = std::string(name);
   }

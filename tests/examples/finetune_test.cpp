@@ -177,6 +177,26 @@ TEST_F(Finetune, TransformersLoadsTheModelAndAgreesOnLogits) {
   expect_transformers_agrees({path("run/model")});
 }
 
+TEST_F(Finetune, RowsBeyondTheModelsPositionsAreNoted) {
+  ASSERT_EQ(demo("first", "--steps 1").code, 0);
+  const std::string config = path("first/model/config.json");
+  std::string text = content_of(config);
+  const std::string given = "\"max_position_embeddings\": 512";
+  ASSERT_NE(text.find(given), std::string::npos);
+  write("first/model/config.json",
+        text.replace(text.find(given), given.size(), "\"max_position_embeddings\": 16"));
+  const std::string flags = fmt::format(
+      "--model_name '{}' --dataset_name '{}' --lr 1e-3 --batch_size 4 --steps 1 --output_dir '{}'",
+      path("first/model"), test::source_path("examples/demo/instructions.json"), path("out"));
+  const Finished longer = train(flags);
+  EXPECT_EQ(longer.code, 0) << longer.err;
+  EXPECT_THAT(longer.out, testing::HasSubstr("go beyond max_position_embeddings of config.json "
+                                             "(16); --max_length 16 cuts them there"));
+  const Finished cut = train(flags + " --max_length 16 --loss_on all --overwrite_output_dir");
+  EXPECT_EQ(cut.code, 0) << cut.err;
+  EXPECT_THAT(cut.out, testing::Not(testing::HasSubstr("go beyond")));
+}
+
 TEST_F(Finetune, SavesTheModelInTheTypeThatIsAskedFor) {
   for (const auto& [flag, stored] : {std::pair{"fp32", "F32"}, {"bf16", "BF16"}, {"fp16", "F16"}}) {
     const Finished run = demo(flag, fmt::format("--steps 1 --dtype bf16 --save_dtype {}", flag));

@@ -149,6 +149,54 @@ TEST(IoLayout, AHeadOfAnotherTaskIsNoted) {
   EXPECT_NE(reader.checkpoint().notes()[0].find("v_head.summary.weight"), std::string::npos);
 }
 
+/// Scales of a cache of keys and values, tables of positions.
+TEST(IoLayout, WhatIsNoParameterIsNoted) {
+  const HfConfig config = small_qwen3(false);
+  const TempDir dir;
+  std::vector<TensorPlan> plan = checkpoint_plan(config, TensorType::kF32);
+  plan.push_back({"model.layers.0.self_attn.k_scale", TensorType::kF32, {1}});
+  plan.push_back({"model.layers.1.self_attn.v_scale", TensorType::kF32, {1}});
+  write_fresh(dir.path(), config, plan);
+  const CheckpointReader reader = CheckpointReader::open(dir.path(), config);
+  ASSERT_EQ(reader.checkpoint().notes().size(), 1u);
+  EXPECT_NE(reader.checkpoint().notes()[0].find("2 of them, model.layers.0.self_attn.k_scale"),
+            std::string::npos);
+}
+
+TEST(IoLayout, TellsQuantizedWeightsAndThoseOfAWrappedModel) {
+  const HfConfig config = small_qwen3(false);
+  for (const char* part : {"qweight", "scales", "weight_scale_inv", "weight_packed"}) {
+    const TempDir dir;
+    std::vector<TensorPlan> plan = checkpoint_plan(config, TensorType::kF32);
+    plan[2].name = fmt::format("model.layers.0.self_attn.q_proj.{}", part);
+    write_fresh(dir.path(), config, plan);
+    expect_error([&] { (void)CheckpointReader::open(dir.path(), config); },
+                 {"quantized weights (model.layers.0.self_attn.q_proj.", part});
+  }
+  for (const char* begin : {"module.", "_orig_mod.", "base_model.model."}) {
+    const TempDir dir;
+    std::vector<TensorPlan> plan = checkpoint_plan(config, TensorType::kF32);
+    for (TensorPlan& tensor : plan) {
+      tensor.name = begin + tensor.name;
+    }
+    write_fresh(dir.path(), config, plan);
+    expect_error([&] { (void)CheckpointReader::open(dir.path(), config); },
+                 {fmt::format("begin with \"{}\"", begin), "wrapped model", "save_pretrained"});
+  }
+}
+
+/// A folder without config.json says what it is by the names in it.
+TEST(IoLayout, TellsAFolderWithoutAConfig) {
+  const TempDir dir;
+  fs::create_directories(dir / "checkpoint-500");
+  test::put(dir / "checkpoint-500/model.safetensors", "x");
+  expect_error([&] { (void)read_hf_config(dir.path()); },
+               {"there is no config.json", "has the weights; give", "checkpoint-500"});
+  const TempDir metas;
+  test::put(metas / "consolidated.00.pth", "x");
+  expect_error([&] { (void)read_hf_config(metas.path()); }, {"no config.json", "Meta publishes"});
+}
+
 TEST(IoLayout, RefusesWeightsThatAreNoFloats) {
   const HfConfig config = small_qwen3(true);
   const TempDir dir;

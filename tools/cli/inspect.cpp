@@ -1,6 +1,7 @@
 // `tandem inspect`: what training would learn from, as it would learn from it: records with their
 // mask, lengths, and how well they pack.
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -15,6 +16,7 @@
 #include "models/data/packing.hpp"
 #include "models/data/token_file.hpp"
 #include "models/hub/hub_paths.hpp"
+#include "models/pretrained.hpp"
 #include "runtime/util/error.hpp"
 #include "runtime/util/json_writer.hpp"
 #include "runtime/util/one_line.hpp"
@@ -151,7 +153,7 @@ int run_inspect(int argc, char** argv) {
   if (const auto done = parse_command_line(app, argc, argv)) {
     return *done;
   }
-  const std::filesystem::path folder = resolve_model_folder(flags.model_name);
+  const std::filesystem::path folder = resolve_tokenizer_folder(flags.model_name);
   const Tokenizer tokenizer = Tokenizer::load(folder);
   const std::filesystem::path file = resolve_dataset_file(flags.dataset_name);
   print_resolved(flags.model_name, folder);
@@ -168,6 +170,9 @@ int run_inspect(int argc, char** argv) {
     }
   }
   if (flags.json) {
+    if (!opened.note.empty()) {
+      print_notes(std::array{fmt::format("{}: {}", flags.dataset_name, opened.note)});
+    }
     const bool all = app.get_option("--records")->count() == 0;
     print_json(*opened.tokens, tokenizer, all ? opened.tokens->size() : flags.records);
     return 0;

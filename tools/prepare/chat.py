@@ -13,7 +13,7 @@ from pathlib import Path
 
 from prepare import formats
 from prepare.errors import Refused, UserError, exit_code_of
-from prepare.files import model_folder
+from prepare.files import tokenizer_folder
 from prepare.json_stream import parsed
 from prepare.template import find_template
 from prepare.tokenizer import Tokenizer
@@ -85,8 +85,8 @@ def main():
     if "--help" in others or "-h" in others or flags.model_name is None or (flags.prompt is None and flags.prompts is None):
         given = ["--model_name", flags.model_name] if flags.model_name is not None else []
         return subprocess.run([*command, *given], check=False).returncode  # which says what is missing
-    template = find_template(Tokenizer(model_folder(flags.model_name)), flags.chat_template)
-    lines = [json.dumps(rendered(template, chat)) for chat in conversations(flags)]
+    template = find_template(Tokenizer(tokenizer_folder(flags.model_name)), flags.chat_template)
+    lines = [json.dumps(rendered(template.of(chat.tools), chat)) for chat in conversations(flags)]
     command += ["--model_name", flags.model_name, "--prompts", "-", "--as_rendered"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as program:
         try:

@@ -127,10 +127,12 @@ def prepare(args, tokenizer, path):
             writer.add(encoded)
         check(args, writer, refusals)
         writer.metadata["loss_on"] = args.loss_on or samples.usual_loss_on()
-        writer.metadata |= {"template": found.name, "template_xxh3_128": found.hash} if found else {}
+        used = found.used() if found else []
+        if used:
+            writer.metadata |= {"template": ", ".join(one.name for one in used), "template_xxh3_128": ", ".join(one.hash for one in used)}
         writer.metadata["end_token"] = encoder.last_learnt or ""
         writer.finish()
-        return data_lines(writer, tokenizer, encoder, samples, found, refusals)
+        return data_lines(writer, tokenizer, encoder, samples, used, refusals)
 
 
 def encoded_batches(records, samples, encoder, refusals):
@@ -183,26 +185,29 @@ def check(args, writer, refusals):
         raise UserError(f"[prepare] {args.dataset_name} gives no record{why}")
 
 
-def data_lines(writer, tokenizer, encoder, samples, template, refusals):
+def template_words(template, loss_on):
+    masks = "its generation blocks" if template.has_generation else "verified prefixes"
+    return template.name if loss_on == "all" else f"{template.name} (masks by {masks})"
+
+
+def data_lines(writer, tokenizer, encoder, samples, templates, refusals):
     counts = writer.counts
     share = 100 * counts["learnt"] / counts["tokens"]
     kinds = ", ".join(sorted(set(samples.formats.values())))
     end = encoder.last_learnt or "none"
-    by = "" if template is None else f", template {template.name}"
-    if template and encoder.loss_on != "all":
-        by += " (masks by its generation blocks)" if template.has_generation else " (masks by verified prefixes)"
+    by = f", template {' and '.join(template_words(one, encoder.loss_on) for one in templates)}" if templates else ""
     yield f"data     {counts['records']} records ({kinds}), {counts['tokens']} tokens, {share:.1f} % learnt, {counts['cut']} cut{by}, end token {end}"
     if counts["nothing"]:
-        yield f"data     {counts['nothing']} records have nothing to learn, {counts['lost_by_cut']} of them because they were cut"
+        yield f"data     records with nothing to learn: {counts['nothing']}, {counts['lost_by_cut']} of them because they were cut"
     if samples.empty_answers:
-        yield f"data     {samples.empty_answers} records have an empty answer, which teaches the model to end at once"
+        yield f"data     records with an empty answer, which teaches the model to end at once: {samples.empty_answers}"
     for found, what in ((samples.unused, "members that are not used"), (encoder.unasked, "the template does not ask for")):
         if found:
             names = list(found)
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             yield f"note     {what}: {', '.join(names[:MOST_NAMED])}{more}"
     if refusals.count:
-        yield f"data     {refusals.count} records refused and left out, the first: {refusals.first}"
+        yield f"data     records refused and left out: {refusals.count}, the first: {refusals.first}"
 
 
 def run(arguments):
@@ -213,7 +218,7 @@ def run(arguments):
     if not path.parent.is_dir():
         raise UserError(f"[prepare] output {path}: there is no folder {path.parent}; make it")
     remove_leftovers(path)
-    folder = files.model_folder(args.model_name)
+    folder = files.tokenizer_folder(args.model_name)
     tokenizer = Tokenizer(folder)
     for line in prepare(args, tokenizer, path):
         say(line)

@@ -48,7 +48,7 @@ def records(path, sample_by="line"):
     if packed and kind not in TEXTS or kind not in TEXTS and kind not in TABLES and kind not in PAIRS:
         unpack = "; unpack it: zstd -d" if path.suffix == ".zst" else ""
         raise UserError(f"[prepare] {path}: the ending {path.suffix or path.name} says no kind of data; known are {KINDS}{unpack}")
-    other = content.other_content(path, packed) if kind not in PAIRS else None
+    other = content.other_content(path, packed, has_records=True) if kind not in PAIRS else None
     if other:
         raise UserError(f"[prepare] {path} {other}")
     found = pairs_of(path, kind, packed, sample_by)
@@ -210,6 +210,16 @@ def model_folder(name):
     return found
 
 
+def tokenizer_folder(name):
+    """The folder of a model's tokenizer: of adapters that have one of their own, as AutoTokenizer does, that one."""
+    folder = Path(name)
+    if not any(is_file(folder / path) for path in ("config.json", "model/config.json")):
+        for adapters in (folder, folder / "adapter"):
+            if is_file(adapters / "adapter_config.json") and is_file(adapters / "tokenizer.json"):
+                return adapters
+    return model_folder(name)
+
+
 def base_of(adapters):
     """The model that a folder of adapters names, relative to it where such a folder is there: models/adapter_folder.cpp."""
     path = adapters / "adapter_config.json"
@@ -247,8 +257,11 @@ def files_of(folder, name, config=None):
         config, given, folder = configs.files_of(folder, name, config)
     elif config is not None:
         raise UserError(f"[prepare] dataset {name} has no configs (README.md lists none); leave --dataset_config out")
-    below = data_below(folder) if given is None else given
+    below = data_below(folder, or_dangling=True) if given is None else given
     found = hub.training(folder, below) if given is None else given
+    if absent := next((path for path in found if dangles(path)), None):
+        fetch = "" if is_folder(name) else f" (./tandem fetch dataset {name})"
+        raise UserError(f"[prepare] dataset {name}: {absent} is a link to a file that is not there, as an interrupted download leaves it; download it again{fetch}")
     if given is None:
         hub.check_splits(found, name)
     kinds = sorted({kind_of(path)[0] for path in found})
@@ -260,8 +273,14 @@ def files_of(folder, name, config=None):
     return found, config
 
 
-def data_below(folder):
-    found = [path for path in sorted(folder.rglob("*")) if not hub.is_hidden(path.relative_to(folder)) and path.is_file() and path.name not in DESCRIPTIONS and is_data(path)]
+def dangles(path):
+    return path.is_symlink() and not path.exists()
+
+
+def data_below(folder, or_dangling=False):
+    """The files of data in a folder; with `or_dangling` links to such files that are not there, too."""
+    places = [path for path in sorted(folder.rglob("*")) if not hub.is_hidden(path.relative_to(folder)) and path.name not in DESCRIPTIONS and is_data(path)]
+    found = [path for path in places if path.is_file() or or_dangling and dangles(path)]
     listed = {place: files_of_state(place) for place in {path.parent for path in found}}
     return [path for path in found if listed[path.parent] is None or path.name in listed[path.parent]]
 

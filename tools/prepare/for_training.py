@@ -90,7 +90,7 @@ def files_that_decide(name):
 
 def texts_that_decide(model, flags):
     """The files of the tokenizer and the templates."""
-    folder = files.model_folder(model)
+    folder = files.tokenizer_folder(model)
     found = [path for pattern in TOKENIZER_FILES for path in sorted(folder.glob(pattern))]
     template = flags.get("--chat_template", "")
     return [*found, Path(template)] if files.is_file(template) else found
@@ -123,10 +123,11 @@ def prepared(name, model, flags):
         sys.exit(done.returncode)
     if key_of(name, model, flags) == key:  # else the data changed meanwhile, and the next start makes it anew
         cache.seal(path)
-    for line in done.stdout.splitlines():
-        if line.startswith("note "):
+    data, *others = done.stdout.splitlines()
+    say(f"prepare  {name}: {path}, {data.removeprefix('data').strip()}", sys.stderr)
+    for line in others:
+        if not line.startswith("wrote "):
             say(line, sys.stderr)
-    say(f"prepare  {name}: {path}, {done.stdout.splitlines()[0].removeprefix('data').strip()}", sys.stderr)
     return str(path)
 
 

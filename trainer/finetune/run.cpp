@@ -38,6 +38,17 @@ double tflops_of(const StepResult& result, const HfConfig& shape, const Engine& 
   return example_tflops(flops, result.sequences, result.sequence_length, result.step_time_s);
 }
 
+/// Empty where the model was trained at all positions of the longest row, as far as it says.
+std::string positions_note(const HfConfig& config, std::int64_t longest) {
+  if (longest <= config.max_position_embeddings || config.max_position_embeddings == 0) {
+    return "";
+  }
+  return fmt::format(
+      "rows of up to {} tokens go beyond max_position_embeddings of config.json ({}); --max_length "
+      "{} cuts them there",
+      longest, config.max_position_embeddings, config.max_position_embeddings);
+}
+
 RunReports reports_of(const FinetuneFlags& flags, const Config& config,
                       const Pretrained& pretrained, const FinetuneData& data, std::string name) {
   RunReports reports = {.name = std::move(name),
@@ -49,6 +60,10 @@ RunReports reports_of(const FinetuneFlags& flags, const Config& config,
         describe_run(flags, config, pretrained, engine, data.dataset->size());
     for (const std::string& note : pretrained.notes()) {
       lines.push_back(fmt::format("note     {}", one_line(note)));
+    }
+    if (const std::string note = positions_note(pretrained.config(), data.longest());
+        !note.empty()) {
+      lines.push_back(fmt::format("note     {}", note));
     }
     return lines;
   };

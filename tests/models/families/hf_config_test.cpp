@@ -80,6 +80,10 @@ TEST(IoHfConfig, ReadsTheSpellingOfTransformers5) {
 /// Each of these is a type, or none, to Transformers; editors put the mark before a file.
 TEST(IoHfConfig, ReadsOddSpellings) {
   EXPECT_EQ(parse(changed(kQwen3, "torch_dtype", "\"torch.float16\"")).dtype, "float16");
+  EXPECT_EQ(parse(changed(kQwen3, "torch_dtype", "\"half\"")).dtype, "float16");
+  const HfConfig wide = parse(changed(kQwen3, "torch_dtype", "\"float64\""));
+  EXPECT_EQ(wide.dtype, "float32");
+  EXPECT_EQ(wide.notes.back(), "torch_dtype: float64 is read as float32");
   EXPECT_EQ(parse(changed(kQwen3, "torch_dtype", "\"auto\"")).dtype,
             parse(changed(kQwen3, "torch_dtype", "null")).dtype);
   EXPECT_EQ(parse("\xEF\xBB\xBF" + std::string(kQwen3)).dtype, "bfloat16");

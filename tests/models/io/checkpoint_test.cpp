@@ -193,7 +193,10 @@ TEST(IoCheckpoint, TellsWhatAFolderWithoutWeightsIs) {
   };
   const std::vector<Case> cases = {
       {"model-00001-of-00002.safetensors", {"no model.safetensors.index.json", "download"}},
-      {"consolidated.safetensors", {"no name of a model's weights", "model.safetensors"}},
+      {"weights.safetensors", {"no name of a model's weights", "model.safetensors"}},
+      {"consolidated.safetensors", {"Mistral publishes", "form of Transformers"}},
+      {"consolidated.00.pth", {"Meta publishes"}},
+      {"model.safetensors.incomplete", {"has not ended", "download it again"}},
       {"tf_model.h5", {"another library", "save_pretrained"}},
       {"flax_model.msgpack", {"another library"}},
       {"last.ckpt", {"another library"}},

@@ -57,6 +57,7 @@ KINDS = {
     "loftq": ("llama", dict(target_modules=["q_proj"]), "loftq"),
     "parameters": ("llama", dict(target_modules=["q_proj"],
                                  target_parameters=["mlp.down_proj.weight"]), "target_parameters"),
+    "own_tokenizer": ("llama", dict(target_modules=["q_proj"], modules_to_save=["embed_tokens"]), None),
     "tokens": ("llama", dict(target_modules=["q_proj"], trainable_token_indices=[3, 14]),
                "trainable_token_indices"),
 }
@@ -90,13 +91,14 @@ def base_of(kind):
     return AutoModelForCausalLM.from_config(config).float()
 
 
-def save_tokenizer(folder):
-    """One of bytes, which the programs ask for beside a model."""
+def save_tokenizer(folder, *more):
+    """One of bytes, which the programs ask for beside a model; `more`: tokens added to it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens(list(more))
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
@@ -132,6 +134,8 @@ def change(kind, adapter):
     path = adapter / "adapter_config.json"
     if kind in CHANGED:
         path.write_text(json.dumps({**json.loads(path.read_text()), **CHANGED[kind]}))
+    if kind == "own_tokenizer":  # as trainers save it, with tokens for which the base has rows
+        save_tokenizer(adapter, "<think>", "</think>")
     if kind == "names_in_memory":
         path = adapter / "adapter_model.safetensors"
         save_file({re.sub(r"(\.lora_\w+)", r"\1.default", name): value
@@ -164,7 +168,23 @@ def fault_of(tandem, kind):
         if merge.returncode != 0:
             return f"merge: exit {merge.returncode}: {merge.stderr.strip()}"
         return (difference(tandem, folder / "merged", wanted)
-                or difference(tandem, folder / "adapter", wanted))
+                or difference(tandem, folder / "adapter", wanted)
+                or (other_tokenizer(tandem, folder) if kind == "own_tokenizer" else ""))
+
+
+def other_tokenizer(tandem, folder):
+    """Who asks for the adapters gets their tokenizer; who trains them on beside the base is told that it has another one."""
+    adapter = folder / "adapter"
+    if (folder / "merged" / "tokenizer.json").read_bytes() != (adapter / "tokenizer.json").read_bytes():
+        return "the merged model has not the tokenizer of the adapters"
+    said = run([tandem, "generate", "--model_name", adapter, "--prompt", "<think>", "--max_new_tokens", "1"])
+    if said.returncode != 0 or "258 tokens, and the model's 256" not in said.stdout + said.stderr:
+        return f"generate: exit {said.returncode}: {said.stdout}{said.stderr}"
+    data = folder / "data.jsonl"
+    data.write_text('{"instruction": "a", "output": "b"}\n')
+    on = run([tandem.parent / "finetune_zero3", "--model_name", folder / "base", "--lora_from", adapter, "--dataset_name", data, "--lr", "1e-3",
+              "--batch_size", "1", "--output_dir", folder / "out"])
+    return "" if on.returncode == 2 and "merge the adapters" in on.stderr else f"--lora_from: exit {on.returncode}: {on.stderr}"
 
 
 def unlisted_fields():
