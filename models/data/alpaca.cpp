@@ -9,13 +9,13 @@
 #include "models/io/tokenizer/byte_level.hpp"
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/utf8.hpp"
 
 namespace tandem {
 namespace {
 
 constexpr std::string_view kWhere = "dataset";
 constexpr std::uint64_t kMostDatasetBytes = std::uint64_t{2} << 30;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kAdvice =
     "every record needs the strings instruction and output, and may have input; of other formats "
     "./tandem train and ./tandem launch -n make a token file, and for other ranks ./tandem prepare "
@@ -42,9 +42,9 @@ void check_members(const JsonValue& record, std::vector<std::string>& unused) {
             name));
       case RecordMember::kBadAnswer:
         throw record.error(fmt::format(
-            "\"{}\" is false: the record says that its answer is a bad one, and that would be "
+            "\"{}\" is {}: the record says that its answer is a bad one, and that would be "
             "learnt; leave such records out",
-            name));
+            name, value.text()));
       case RecordMember::kUnknown:
         if (std::ranges::find(unused, name) == unused.end()) {
           unused.emplace_back(name);
@@ -146,9 +146,7 @@ std::vector<AlpacaRecord> read_alpaca(const std::filesystem::path& path, double 
                      path.string());
   }
   std::string text = read_file(path, kWhere, kMostDatasetBytes);
-  if (text.starts_with(kByteOrderMark)) {  // editors of some systems put it before a text
-    text.erase(0, kByteOrderMark.size());
-  }
+  text.erase(0, text.size() - without_mark(text).size());
   if (is_valid_utf8(text) && is_blank(text)) {
     throw user_error(kWhere, "{} is empty; give at least one record", path.string());
   }

@@ -49,6 +49,21 @@ OpenedRecords open_token_file(const std::filesystem::path& path,
                              made.empty() ? "" : ", template ", made, file->word("loss_on"))};
 }
 
+std::string notes_of(const std::vector<AlpacaRecord>& records,
+                     const std::vector<std::string>& unused) {
+  std::vector<std::string> notes;
+  if (!unused.empty()) {
+    notes.push_back(fmt::format("members that are not used: {}", fmt::join(unused, ", ")));
+  }
+  if (const auto empty = std::ranges::count(records, "", &AlpacaRecord::output); empty > 0) {
+    notes.push_back(
+        fmt::format("records with an empty output, which teaches the model to end at "
+                    "once: {} of {}",
+                    empty, records.size()));
+  }
+  return fmt::format("{}", fmt::join(notes, "; "));
+}
+
 OpenedRecords tokenise(const std::filesystem::path& file, const std::filesystem::path& folder,
                        const Tokenizer& tokenizer, const RecordOptions& options) {
   OpenedRecords opened;
@@ -65,9 +80,7 @@ OpenedRecords tokenise(const std::filesystem::path& file, const std::filesystem:
   const auto make = [&] {
     std::vector<std::string> unused;
     opened.instructions = read_alpaca(file, options.percentage, &unused);
-    if (!unused.empty()) {
-      opened.note = fmt::format("members that are not used: {}", fmt::join(unused, ", "));
-    }
+    opened.note = notes_of(opened.instructions, unused);
     return tokenise_alpaca(opened.instructions, tokenizer,
                            {.max_length = options.max_length,
                             .loss_on = opened.loss_on,

@@ -19,9 +19,27 @@ constexpr std::string_view kHarmless =
     "weight";
 // They would change the text, or which of it is learnt and how much.
 constexpr std::string_view kRefused =
-    "audio audios cu_seqlens documents history image images loss_weight loss_weights "
-    "mm_token_type_ids position_ids sample_weight segment_ids seq_lengths sequence_lengths "
-    "system system_prompt token_weights tools video videos weight weights";
+    "audio audios chat_template_kwargs cu_seqlens documents functions history image images "
+    "loss_weight loss_weights mm_token_type_ids position_ids sample_weight segment_ids "
+    "seq_lengths sequence_lengths system system_prompt token_weights tools video videos weight "
+    "weights";
+// A processor of Transformers makes these of images, videos and sounds.
+constexpr std::string_view kOfProcessors =
+    "aspect_ratio_ids aspect_ratio_mask audio_attention_mask audio_embed_sizes "
+    "audio_input_features audio_input_ids audio_input_ids_mask batch_num_images beatsteps "
+    "codebook_pixel_values cross_attention_mask decoder_attention_mask decoder_input_ids "
+    "extrapolated_beatstep feature_attention_mask flattened_patches high_res_pixel_values "
+    "image_attention_mask image_embeds image_embeds_position_mask image_grid_hw "
+    "image_grid_thw image_input_ids image_merge_sizes image_patch_indices_per_batch "
+    "image_patch_indices_per_subsequence image_patches image_patches_indices "
+    "image_pixel_values image_position_ids image_sizes images_per_sample input_features "
+    "input_features_mask input_values input_values_cutoffs inputs_embeds "
+    "moe_mm_token_type_ids n_quantizers noise_sequence num_chunks_per_video num_crops "
+    "num_local_patches num_soft_tokens_per_image num_soft_tokens_per_video num_tiles "
+    "pixel_attention_mask pixel_mask pixel_values pixel_values_local pixel_values_videos "
+    "prompt_depth prompt_pixel_values qformer_attention_mask qformer_input_ids "
+    "second_per_grid_ts spatial_shapes target_sizes_videos video_compression_mask "
+    "video_grid_thw video_merge_sizes video_position_ids video_second_per_grid";
 // An answer that its record calls a bad one is none to learn.
 constexpr std::string_view kVerdicts = "kto_tag label";
 
@@ -34,6 +52,17 @@ bool is_among(std::string_view member, std::string_view names) {
     names.remove_prefix(std::min(end + 1, names.size()));
   }
   return false;
+}
+
+/// Whether a verdict calls the answer a bad one. A label of 0 may be a class.
+bool says_no(std::string_view member, const JsonValue& value) {
+  const simdjson::dom::element raw = value.raw();
+  const std::string_view text = raw.is_string() ? value.string() : std::string_view();
+  if ((raw.is_bool() && !value.boolean()) || text == "false" || text == "False") {
+    return true;
+  }
+  const bool is_zero = raw.is_number() && value.number() == 0;
+  return member == "kto_tag" && (is_zero || text == "0" || text == "0.0");
 }
 
 bool is_empty(const JsonValue& value) {
@@ -52,11 +81,11 @@ RecordMember meaning_of(std::string_view member, const JsonValue& value) {
   if (is_empty(value)) {
     return RecordMember::kHarmless;
   }
-  const simdjson::dom::element raw = value.raw();
-  if (is_among(member, kVerdicts) && raw.is_bool() && !value.boolean()) {
+  if (is_among(member, kVerdicts) && says_no(member, value)) {
     return RecordMember::kBadAnswer;
   }
-  if (is_among(member, kRefused)) {
+  if (is_among(member, kRefused) || is_among(member, kOfProcessors)) {
+    const simdjson::dom::element raw = value.raw();
     const bool is_one =
         (raw.is_number() && value.number() == 1) || (raw.is_bool() && value.boolean());
     return member == "weight" && is_one ? RecordMember::kHarmless : RecordMember::kRefused;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <optional>
+#include <regex>
 #include <string_view>
 #include <vector>
 
@@ -23,31 +24,46 @@ constexpr std::array<std::string_view, 12> kFileEnds = {
     ".json",  ".jsonl",  ".csv",         ".tsv", ".txt", ".parquet",
     ".arrow", ".tokens", ".safetensors", ".bin", ".idx", ".gz"};
 
-/// An environment variable that is set to something; "~" at its beginning stands for the home.
+/// Puts the values of environment variables in the place of $A and ${A}, as Python's
+/// os.path.expandvars does; one that is not set stays as it is written.
+std::string with_variables(const std::string& text) {
+  const std::regex variable(R"(\$(?:(\w+)|\{([^}]*)\}))");
+  std::string out;
+  auto rest = text.begin();
+  for (std::sregex_iterator at(rest, text.end(), variable); at != std::sregex_iterator(); ++at) {
+    const char* value = std::getenv(((*at)[1].str() + (*at)[2].str()).c_str());
+    out.append(rest, (*at)[0].first).append(value != nullptr ? value : at->str());
+    rest = (*at)[0].second;
+  }
+  return out.append(rest, text.end());
+}
+
+/// An environment variable that is set to something; "~" at its beginning stands for the home, and
+/// it may hold other variables.
 std::optional<fs::path> path_in(const char* variable) {
   const char* value = std::getenv(variable);
   if (value == nullptr || *value == '\0') {
     return std::nullopt;
   }
-  const std::string_view text = value;
+  std::string text = value;
   if (const char* home = std::getenv("HOME"); home != nullptr && text.starts_with("~/")) {
-    return fs::path(home) / text.substr(2);
+    text.replace(0, 1, home);
   }
-  return fs::path(text);
+  return fs::path(with_variables(text));
 }
 
-/// As huggingface_hub has it; tools/prepare/hub.py has the same.
+/// As huggingface_hub has it, which looks for variables in HF_HOME and in the path below it;
+/// tools/prepare/hub.py has the same.
 fs::path hub_cache() {
   for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
     if (const auto cache = path_in(variable)) {
       return *cache;
     }
   }
-  if (const auto home = path_in("HF_HOME")) {
-    return *home / "hub";
-  }
-  const fs::path home = path_in("HOME").value_or(".");
-  return path_in("XDG_CACHE_HOME").value_or(home / ".cache") / "huggingface" / "hub";
+  const fs::path caches =
+      path_in("XDG_CACHE_HOME").value_or(path_in("HOME").value_or(".") / ".cache");
+  const fs::path home = path_in("HF_HOME").value_or(caches / "huggingface");
+  return with_variables((home / "hub").string());
 }
 
 bool is_model_folder(const fs::path& folder) { return fs::is_regular_file(folder / "config.json"); }

@@ -44,6 +44,12 @@ bool is_hidden(const fs::path& path) {
   return name.starts_with('.') || name.starts_with("__");
 }
 
+/// An interrupted download leaves such links.
+bool dangles(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_symlink(path, ignored) && !fs::exists(path, ignored);
+}
+
 bool is_data(const fs::path& path) {
   fs::path name = path.filename();
   if (has(kDescriptions, name.string())) {
@@ -111,7 +117,7 @@ std::vector<fs::path> training_files(const fs::path& folder) {
       at.disable_recursion_pending();
       continue;
     }
-    if (!entry.is_regular_file() || !is_data(entry.path())) {
+    if (!is_data(entry.path()) || !(entry.is_regular_file() || dangles(entry.path()))) {
       continue;
     }
     const std::string_view split = split_of(fs::relative(entry.path(), folder).generic_string());
@@ -123,6 +129,12 @@ std::vector<fs::path> training_files(const fs::path& folder) {
   }
   std::vector<fs::path>& chosen = train.empty() ? plain : train;
   std::ranges::sort(chosen);
+  if (const auto absent = std::ranges::find_if(chosen, dangles); absent != chosen.end()) {
+    throw user_error("data",
+                     "{} is a link to a file that is not there, as an interrupted download leaves "
+                     "it; download it again",
+                     absent->string());
+  }
   return chosen;
 }
 

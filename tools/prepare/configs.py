@@ -86,7 +86,7 @@ def files_of(folder, name, wanted):
         return config, None, base
     paths = []
     for pattern in found:
-        of_pattern = sorted(path for path in base.glob(pattern) if path.is_file())
+        of_pattern = sorted(path for path in base.glob(pattern) if path.is_file() or path.is_symlink() and not path.exists())
         if not of_pattern:
             raise UserError(f"[prepare] dataset {name}: its config {config} asks for {pattern}, and no such file is in {base}; download the data set whole")
         paths += [path for path in of_pattern if path not in paths]

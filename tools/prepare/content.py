@@ -9,20 +9,26 @@ BEGINNINGS = (
     (b"\xfd7zXZ", "is packed by xz; give it the ending .xz"),
     (b"PAR1", "is a parquet file; give it that ending"),
     (b"ARROW1", "is an Arrow file; give it that ending"),
-    (b"<!DOCTYPE", "is a web page, as a failed download leaves it; download it again"),
-    (b"<!doctype", "is a web page, as a failed download leaves it; download it again"),
-    (b"<html", "is a web page, as a failed download leaves it; download it again"),
     (b"PK\x03\x04", "is a zip archive; unpack it"),
 )
-OWN = {b"PAR1": ".parquet", b"ARROW1": ".arrow"}
+# A server's answers in the place of a file, in small letters; blanks may stand before them.
+PAGE = "is a web page, as a failed download leaves it; download it again"
+FAULT = "is a server's error message, as a failed download leaves it; download it again"
+XML = "is XML, as a server answers a failed download; download it again"
+ANSWERS = ((b"<!doctype", PAGE), (b"<html", PAGE), (b"<head", PAGE), (b"<?xml", XML), (b"<error", FAULT), (b'{"error"', FAULT))
+# The endings of files that may well begin so.
+OWN = {b"PAR1": (".parquet",), b"ARROW1": (".arrow",), b"<?xml": (".txt",)}
 
 
-def other_content(path, packed=""):
-    """The end of a sentence about the file, or None where its beginning says nothing against its ending."""
+def other_content(path, packed="", has_records=False):
+    """The end of a sentence about the file, or None where its beginning says nothing against its ending. A record may well
+    begin with an "error"."""
     with open(path, "rb") as file:
         first = file.read(64)
-    for begins, means in BEGINNINGS:
-        if first.startswith(begins):
-            fits = OWN.get(begins) == path.suffix or (packed and begins in (b"\x1f\x8b", b"\xfd7zXZ"))
-            return None if fits else means
-    return None
+    plain = first.lstrip().lower()
+    found = [pair for pair in BEGINNINGS if first.startswith(pair[0])] + [pair for pair in ANSWERS if plain.startswith(pair[0])]
+    if not found:
+        return None
+    begins, means = found[0]
+    fits = path.suffix in OWN.get(begins, ()) or packed and begins in (b"\x1f\x8b", b"\xfd7zXZ") or has_records and begins.startswith(b"{")
+    return None if fits else means

@@ -74,7 +74,7 @@ class Encoder:
         template = self.template()
         held, size = [], 0
         for sample in samples:
-            held.append((sample, self.rendered(sample, template)))
+            held.append((sample, self.rendered(sample, template.of(sample.tools))))
             size += sum(map(len, held[-1][1].texts()))
             if size >= bounds.BATCH_CHARACTERS:
                 yield from self.of_rendered(held)

@@ -14,18 +14,18 @@ SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "tes
 
 
 def path_in(variable):
-    """An environment variable that is set to something, or None."""
+    """An environment variable that is set to something, with the home and the variables in it, or None."""
     value = os.environ.get(variable)
-    return Path(os.path.expanduser(value)) if value else None
+    return Path(os.path.expandvars(os.path.expanduser(value))) if value else None
 
 
 def cache():
-    """As huggingface_hub has it."""
+    """As huggingface_hub has it, which looks for variables in HF_HOME and in the path below it."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if path_in(variable):
             return path_in(variable)
     home = path_in("HF_HOME") or (path_in("XDG_CACHE_HOME") or Path(os.path.expanduser("~/.cache"))) / "huggingface"
-    return home / "hub"
+    return Path(os.path.expandvars(home / "hub"))
 
 
 def id_and_revision(name):

@@ -33,6 +33,21 @@ REFUSED = {
     "audio", "audios", "cu_seqlens", "documents", "history", "image", "images", "loss_weight", "loss_weights", "position_ids", "sample_weight", "segment_ids", "seq_lengths",
     "mm_token_type_ids", "sequence_lengths", "system", "system_prompt", "token_weights", "tools", "video", "videos", "weight", "weights",
 }
+# A processor of Transformers makes these of images, videos and sounds; the ids beside them have places for what is not read.
+OF_PROCESSORS = {
+    "aspect_ratio_ids", "aspect_ratio_mask", "audio_attention_mask", "audio_embed_sizes", "audio_input_features", "audio_input_ids", "audio_input_ids_mask",
+    "batch_num_images", "beatsteps", "codebook_pixel_values", "cross_attention_mask", "decoder_attention_mask", "decoder_input_ids", "extrapolated_beatstep",
+    "feature_attention_mask", "flattened_patches", "high_res_pixel_values", "image_attention_mask", "image_embeds", "image_embeds_position_mask", "image_grid_hw",
+    "image_grid_thw", "image_input_ids", "image_merge_sizes", "image_patch_indices_per_batch", "image_patch_indices_per_subsequence", "image_patches",
+    "image_patches_indices", "image_pixel_values", "image_position_ids", "image_sizes", "images_per_sample", "input_features", "input_features_mask", "input_values",
+    "input_values_cutoffs", "inputs_embeds", "moe_mm_token_type_ids", "n_quantizers", "noise_sequence", "num_chunks_per_video", "num_crops", "num_local_patches",
+    "num_soft_tokens_per_image", "num_soft_tokens_per_video", "num_tiles", "pixel_attention_mask", "pixel_mask", "pixel_values", "pixel_values_local",
+    "pixel_values_videos", "prompt_depth", "prompt_pixel_values", "qformer_attention_mask", "qformer_input_ids", "second_per_grid_ts", "spatial_shapes",
+    "target_sizes_videos", "video_compression_mask", "video_grid_thw", "video_merge_sizes", "video_position_ids", "video_second_per_grid",
+}
+# Chats are asked with them. Texts and ids may have been made of such chats, so there a note is enough.
+OF_CHATS = {"chat_template_kwargs", "functions"}
+MADE = ("text", "tokens")
 # Preferences and rewards are left aside: the record is learnt without them, and a note says so.
 OTHER_TASKS = {"chosen", "completions", "kto_tag", "label", "labels", "rejected"}
 # An answer that its record calls a bad one is none to learn.
@@ -54,17 +69,36 @@ def unrepeated(name, record, messages):
     return [member for member in others if not any(record[member].strip() in text or text in record[member] for text in texts)]
 
 
+def says_no(name, member, value):
+    """Whether a verdict calls the record's answer a bad one. A label of 0 may be a text's class; beside a completion it is a verdict."""
+    is_number = member == "kto_tag" or name == "prompt"
+    return value is False or value in ("false", "False") or is_number and value in (0, "0", "0.0")
+
+
+def would_change(name, member, value):
+    """Whether a member that is not used would change what is learnt."""
+    if member in OF_CHATS:
+        return name not in MADE
+    return member in OF_PROCESSORS or member in REFUSED and not (member == "weight" and value == 1)
+
+
+def advice(name, member):
+    if member in OF_PROCESSORS:
+        return "images and sounds are not read"
+    chats = ", or make chats of all instructions by --dataset_format alpaca_chat"
+    return f"take it out{chats if name == 'alpaca' and member in USED['alpaca_chat'] else ', or put it into the text'}"
+
+
 def unused(name, record):
     """The members of a record that its format does not use and that nobody knows. Refused: one would change the text."""
     found = []
     for member, value in record.items():
         if member in USED[name] or is_empty(value):
             continue
-        if member in VERDICTS and (value is False or value in ("false", "False")):
-            raise Refused(f'"{member}" is false: the record says that its answer is a bad one, and that would be learnt; leave such records out')
-        if member in REFUSED and not (member == "weight" and value == 1):
-            other = ", or make chats of all instructions by --dataset_format alpaca_chat" if name == "alpaca" and member in USED["alpaca_chat"] else ", or put it into the text"
-            raise Refused(f'"{member}" would change what is learnt, and records of the form {name} are read without it; take it out{other}')
+        if member in VERDICTS and says_no(name, member, value):
+            raise Refused(f'"{member}" is {str(value).lower()}: the record says that its answer is a bad one, and that would be learnt; leave such records out')
+        if would_change(name, member, value):
+            raise Refused(f'"{member}" would change what is learnt, and records of the form {name} are read without it; {advice(name, member)}')
         if member not in HARMLESS:
             found.append(member)
     return found

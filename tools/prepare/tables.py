@@ -9,14 +9,17 @@ from prepare.json_stream import lines_of
 # Few, since a dictionary makes a megabyte of each row of a small file.
 BATCH_ROWS = 32
 TAB = "\t"
+DELIMITERS = {",": "commas", TAB: "tabs", ";": "semicolons", "|": "vertical bars"}
+ENDINGS = {",": ".csv", TAB: ".tsv"}
 
 
 class RowLines:
     """The lines of a csv file for its reader, which puts quoted fields together from any number of them."""
 
-    def __init__(self, file, path):
+    def __init__(self, file, path, delimiter):
         self.lines = lines_of(file)
         self.path = path
+        self.delimiter = delimiter
         self.size = 0  # of the row that is read
 
     def __iter__(self):
@@ -27,7 +30,17 @@ class RowLines:
         self.size += bounds.MOST_RECORD_CHARACTERS + 1 if isinstance(line, Refused) else len(line)
         if self.size > bounds.MOST_RECORD_CHARACTERS:
             raise UserError(f"[prepare] {self.path}:{number}: a row of more than {bounds.MOST_RECORD_CHARACTERS} characters; split it")
+        if number == 1:
+            check_delimiter(line, self.delimiter, self.path)
         return line
+
+
+def check_delimiter(names, delimiter, path):
+    """Refuses a first line whose names have something else between them."""
+    other = next((one for one in DELIMITERS if one in names), None) if delimiter not in names else None
+    if other is not None:
+        wanted, ending = DELIMITERS[delimiter], f", or give it the ending {ENDINGS[other]}" if other in ENDINGS else ""
+        raise UserError(f"[prepare] {path}:1: its names have {DELIMITERS[other]} between them; a {ENDINGS[delimiter]} needs {wanted}; save it with {wanted}{ending}")
 
 
 def tsv_records(file, path):
@@ -36,7 +49,7 @@ def tsv_records(file, path):
 
 def csv_records(file, path, delimiter=","):
     csv.field_size_limit(bounds.MOST_RECORD_CHARACTERS)
-    lines = RowLines(file, path)
+    lines = RowLines(file, path, delimiter)
     reader = csv.DictReader(lines, strict=True, restkey=None, delimiter=delimiter)
     try:
         check_names(reader.fieldnames or [], path)

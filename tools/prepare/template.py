@@ -24,13 +24,16 @@ def ready_names():
 
 
 class Template:
-    def __init__(self, text, name, tokenizer, own=None):
-        """`own`: the model's Template, which has to render the same texts."""
+    def __init__(self, text, name, tokenizer, own=None, tool_use=None):
+        """`own`: the model's Template, which has to render the same texts; `tool_use`: the text for chats with tools."""
         from transformers.utils import chat_template_utils
 
         self.text = text
         self.name = name
         self.own = own
+        self.tool_use = tool_use
+        self.with_tools = None  # the Template of tool_use, made for the first such chat
+        self.is_used = False
         self.tokenizer = tokenizer
         self.hash = xxhash.xxh3_128_hexdigest(text.encode())
         self.renderer = chat_template_utils.render_jinja_template
@@ -45,6 +48,18 @@ class Template:
             raise UserError(f"[chat_template] {name} does not compile: {first_line(error)}; correct it, or give another by --chat_template") from None
         wanted = {variable for variable in variables if variable.endswith("_token")} - tokenizer.special_tokens.keys()
         self.special_tokens = tokenizer.transformers_special_tokens() if wanted else tokenizer.special_tokens
+
+    def of(self, tools):
+        """The Template of a chat with these tools."""
+        if tools and self.tool_use is not None and self.with_tools is None:
+            self.with_tools = Template(self.tool_use, "tool_use", self.tokenizer)
+        found = self.with_tools if tools and self.with_tools else self
+        found.is_used = True
+        return found
+
+    def used(self):
+        """The Templates that chats had; this one if there was no chat."""
+        return [template for template in (self, self.with_tools) if template and template.is_used] or [self]
 
     def check_roles(self, strange):
         """Refused: the text names one of these roles nowhere, as a misspelt one."""
@@ -71,7 +86,7 @@ class Template:
         except Exception as error:  # a template may raise anything
             what = "the empty chat before the assistant, who speaks first" if not messages else "it"
             raise Refused(f"the chat template refuses {what}: {first_line(error)}") from None
-        if self.own is not None and self.own.render(messages, tools, add_generation_prompt, variables=variables) != texts[0]:
+        if self.own is not None and self.own.of(tools).render(messages, tools, add_generation_prompt, variables=variables) != texts[0]:
             raise Refused(f"the ready template {self.name} makes another text of it than the model's own; leave --chat_template out, or give a file")
         return (texts[0], found[0]) if spans else texts[0]
 
@@ -90,6 +105,11 @@ def ready_template(name, tokenizer, own=None):
     return Template(files.read_text(READY / f"{name}.jinja"), name, tokenizer, own)
 
 
+def default_template(tokenizer, own):
+    """The model's default Template; None: it has none. As in Transformers, its tool_use is the one of chats with tools."""
+    return Template(own["default"], "of the model", tokenizer, tool_use=own.get("tool_use")) if "default" in own else None
+
+
 def find_template(tokenizer, given):
     """The Template of --chat_template (a name among the model's or the ready ones, a file, or the template itself), else
     the model's."""
@@ -98,7 +118,7 @@ def find_template(tokenizer, given):
         if given in own:
             return Template(own[given], given, tokenizer)
         if given in ready_names():
-            return ready_template(given, tokenizer, Template(own["default"], "of the model", tokenizer) if "default" in own else None)
+            return ready_template(given, tokenizer, default_template(tokenizer, own))
         if "{" in given:
             return Template(given, "of the command line", tokenizer)
         try:
@@ -107,7 +127,7 @@ def find_template(tokenizer, given):
             names = f"; the model's own are {', '.join(own)}" if own else ""
             raise UserError(f"[chat_template] {given}: {error.strerror or first_line(error)}{names}; ready ones are {', '.join(ready_names())}; give one of them or a file") from None
     if "default" in own:
-        return Template(own["default"], "of the model", tokenizer)
+        return default_template(tokenizer, own)
     if own:
         raise UserError(f"[chat_template] the model has several and none is its default; name one of {', '.join(own)} by --chat_template")
     raise UserError(f"[chat_template] {tokenizer.folder} has no chat template, which a chat needs; give one by --chat_template, a file or a ready one ({', '.join(ready_names())})")

@@ -13,6 +13,8 @@ from prepare.errors import Ended, Refused, UserError, first_line
 
 MOST_VOCABULARY = 1 << 31
 MOST_CONFIG_CHARACTERS = 1 << 28  # some list each of their added tokens
+# Files that hold a tokenizer in another form than tokenizer.json.
+OTHER_FORMS = ("tokenizer.model", "tekken.json", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.tiktoken", "vocab.txt")
 TOKEN_TYPE = "AddedToken"  # the "__type" of an object that is a token
 MORE_NAMES = ("extra_special_tokens", "additional_special_tokens")  # the newer one first
 # Members of tokenizer_config.json that ask for other ids; docs/folder_keys.md has all of them.
@@ -166,7 +168,9 @@ class Tokenizer:
             content = path.read_bytes()
             self.backend = tokenizers.Tokenizer.from_str(content.decode())
         except FileNotFoundError:
-            raise UserError(f"[prepare] {folder} has no tokenizer.json; give the folder of a model") from None
+            others = " and ".join(name for name in OTHER_FORMS if files.is_file(folder / name))
+            made = f"make one of its {others}" if others else "make one"
+            raise UserError(f"[prepare] {folder} has no tokenizer.json; {made} with transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...)") from None
         except BaseException as error:  # the library's errors are of no class of their own, and its panics no Exceptions
             raise self.fault(error) from None
         self.backend.no_truncation()

@@ -84,19 +84,28 @@ TEST(IoAlpaca, MembersThatWouldChangeTheTextAreNamed) {
   };
   for (const std::string_view member :
        {R"("system": "s")", R"("history": [["a", "b"]])", R"("images": ["x"])", R"("weight": 0.5)",
-        R"("audio": "x")", R"("system": 1)", R"("loss_weight": 1)", R"("tools": {"a": 1})"}) {
+        R"("audio": "x")", R"("system": 1)", R"("loss_weight": 1)", R"("tools": {"a": 1})",
+        R"("functions": [{"name": "a"}])", R"("chat_template_kwargs": {"a": 1})",
+        R"("pixel_values": [[0.5]])", R"("image_grid_thw": [[1, 2, 2]])",
+        R"("video_second_per_grid": 1)"}) {
     put(member);
     const std::string_view name = member.substr(0, member.find(':'));
     expect_error([&] { (void)read_alpaca(dir / "a.jsonl"); },
                  {"a.jsonl:1", name, "would change what is learnt"});
   }
-  for (const std::string_view member : {R"("system": "")", R"("history": [])", R"("images": null)",
-                                        R"("weight": 1)", R"("id": 5)", R"("label": true)"}) {
+  for (const std::string_view member :
+       {R"("system": "")", R"("history": [])", R"("images": null)", R"("weight": 1)", R"("id": 5)",
+        R"("label": true)", R"("label": 0)", R"("label": "0")", R"("kto_tag": 1)",
+        R"("kto_tag": "1")", R"("functions": [])", R"("pixel_values": null)"}) {
     put(member);
     EXPECT_EQ(read_alpaca(dir / "a.jsonl").size(), 1u) << member;
   }
-  put(R"("label": false)");
-  expect_error([&] { (void)read_alpaca(dir / "a.jsonl"); }, {"a.jsonl:1", "a bad one"});
+  for (const std::string_view member :
+       {R"("label": false)", R"("label": "False")", R"("kto_tag": false)", R"("kto_tag": 0)",
+        R"("kto_tag": 0.0)", R"("kto_tag": "0")"}) {
+    put(member);
+    expect_error([&] { (void)read_alpaca(dir / "a.jsonl"); }, {"a.jsonl:1", "a bad one"});
+  }
   std::vector<std::string> unused;
   put(R"("thoughts": "t", "id": 5, "rejected": "r", "oddity": null)");
   (void)read_alpaca(dir / "a.jsonl", 100, &unused);

@@ -77,6 +77,15 @@ void expect_same(const OpenedRecords& a, const OpenedRecords& b) {
   }
 }
 
+TEST_F(TokenCache, EmptyOutputsAreCounted) {
+  test::put(dir_ / "data.jsonl", R"({"instruction": "say", "output": "a"}
+{"instruction": "say", "output": ""}
+{"instruction": "hush", "output": ""}
+)");
+  EXPECT_EQ(open().note,
+            "records with an empty output, which teaches the model to end at once: 2 of 3");
+}
+
 TEST_F(TokenCache, TheNextStartMapsWhatTheFirstMade) {
   const OpenedRecords first = open();
   EXPECT_EQ(files(), 1u);

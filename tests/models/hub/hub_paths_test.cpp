@@ -139,6 +139,25 @@ TEST_F(HubPaths, TheCacheLiesWhereHuggingFaceHasIt) {
   EXPECT_EQ(resolve_model_folder("a/m"), dir_ / "xdg/huggingface/hub/models--a--m/snapshots/1");
 }
 
+/// As a container's or a service's environment may pass them.
+TEST_F(HubPaths, VariablesInTheCachesPathAreExpanded) {
+  const test::Variable cache("HF_HUB_CACHE", "");
+  const test::Variable root("PLANTED_ROOT", dir_.path().string());
+  const test::Variable name("PLANTED_NAME", "huggingface");
+  put("x/huggingface/hub/models--a--m/snapshots/1/config.json");
+  const fs::path found = dir_ / "x/huggingface/hub/models--a--m/snapshots/1";
+  for (const char* text : {"$PLANTED_ROOT/x/${PLANTED_NAME}", "${PLANTED_ROOT}/x/$PLANTED_NAME"}) {
+    const test::Variable home("HF_HOME", text);
+    EXPECT_EQ(resolve_model_folder("a/m"), found) << text;
+  }
+  const test::Variable home("HF_HOME", "");
+  const test::Variable xdg("XDG_CACHE_HOME", "$PLANTED_ROOT/x");
+  EXPECT_EQ(resolve_model_folder("a/m"), found);
+  const test::Variable absent("HUGGINGFACE_HUB_CACHE", "/$PLANTED_ABSENT/${PLANTED_NAME}/$/${/b");
+  test::expect_error([&] { (void)resolve_model_folder("a/m"); },
+                     {"cache /$PLANTED_ABSENT/huggingface/$/${/b;"});
+}
+
 TEST_F(HubPaths, TrainIsTrainedOnWhateverLiesBesideIt) {
   for (const char* name : {"test.jsonl", "validation.jsonl", "dataset_infos.json", "train.jsonl"}) {
     put(std::string("hub/datasets--a--d/snapshots/1/") + name);
@@ -161,6 +180,26 @@ TEST_F(HubPaths, HiddenFilesAreNoData) {
     put(std::string("plain/") + name);
   }
   EXPECT_EQ(resolve_dataset_file(path("plain")).filename(), "data.jsonl");
+}
+
+/// An interrupted download leaves such links: half of the data must not pass for all of it.
+TEST_F(HubPaths, ALinkToAFileThatIsNotThereIsNamed) {
+  put("plain/train_1.jsonl");
+  fs::create_directory(dir_ / "plain/.cache");
+  for (const char* name : {".cache/train_0.jsonl", "test.jsonl", "train.png"}) {
+    fs::create_symlink("blobs/gone", dir_ / "plain" / name);
+    EXPECT_EQ(resolve_dataset_file(path("plain")).filename(), "train_1.jsonl") << name;
+  }
+  fs::create_symlink("blobs/gone", dir_ / "plain/train_2.jsonl");
+  test::expect_error([&] { (void)resolve_dataset_file(path("plain")); },
+                     {"train_2.jsonl is a link to a file that is not there", "download it again"});
+  put("hub/datasets--a--d/blobs/1");
+  fs::create_directories(dir_ / "hub/datasets--a--d/snapshots/1");
+  const fs::path link = dir_ / "hub/datasets--a--d/snapshots/1/train.jsonl";
+  fs::create_symlink("../../blobs/1", link);
+  EXPECT_EQ(resolve_dataset_file("a/d"), link);
+  fs::remove(dir_ / "hub/datasets--a--d/blobs/1");
+  test::expect_error([&] { (void)resolve_dataset_file("a/d"); }, {"train.jsonl is a link"});
 }
 
 TEST_F(HubPaths, ARunsFolderStandsForItsModel) {

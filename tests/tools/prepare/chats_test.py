@@ -2,9 +2,13 @@
 """Chats of every form that is written give the tokens of the same chat in the form that templates expect."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 import unittest
 
-from support import DEMO, PrepareTest
+from support import DEMO, ROOT, Prepared, PrepareTest
 
 from prepare import chat
 from prepare.errors import UserError
@@ -210,6 +214,85 @@ class Chats(PrepareTest):
         self.assertIn("--columns instruction=question", self.refused(self.folder / "d.jsonl"))
         self.assertIn('"query", which --columns names, is absent', self.refused(self.folder / "d.jsonl", "--columns", "instruction=query,output=answer"))
         self.assertIn("[flags] --columns a", self.refused(self.folder / "d.jsonl", "--columns", "a"))
+
+
+class ToolTemplates(PrepareTest):
+    """A model may have a template of its own for chats with tools: the texts are those of Transformers, chat by chat."""
+
+    OTHERS = {"default": "plain", "tool_use": "with {{ tools[0].function.name }}"}
+
+    def model(self, names, in_files):
+        folder = self.folder / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "additional_chat_templates").mkdir(parents=True)
+        for path in DEMO.glob("*token*.json"):
+            shutil.copy(path, folder)
+        body = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        texts = {name: self.OTHERS[name] + "\n" + body for name in names}
+        if in_files:
+            for name, text in texts.items():
+                (folder / ("chat_template.jinja" if name == "default" else f"additional_chat_templates/{name}.jinja")).write_text(text)
+        else:
+            config = json.loads((folder / "tokenizer_config.json").read_text())
+            (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": [{"name": name, "template": text} for name, text in texts.items()]}))
+        return folder
+
+    def test_each_chat_has_the_template_that_transformers_chooses(self):
+        transformers = self.transformers()
+        records = [{"messages": CHAT, "tools": [TOOL]}, {"messages": CHAT}, {"messages": CHAT, "tools": []}]
+        for in_files in (True, False):
+            model = self.model(("default", "tool_use"), in_files)
+            theirs = transformers.AutoTokenizer.from_pretrained(model)
+            expected = [theirs.apply_chat_template(record["messages"], tools=record.get("tools") or None, tokenize=True, return_dict=True)["input_ids"] for record in records]
+            found = self.prepare(self.write("d.jsonl", records), model=model)
+            self.assertEqual(found.ids, expected)
+            self.assertNotEqual(found.ids[0], found.ids[1])
+            self.assertEqual(found.metadata["template"], "of the model, tool_use")
+            self.assertEqual(len(found.metadata["template_xxh3_128"].split(", ")), 2)
+
+    def transformers(self):
+        try:
+            import transformers
+        except ImportError as missing:
+            self.skipTest(str(missing))
+        return transformers
+
+    def test_the_line_says_which_were_used(self):
+        model = self.model(("default", "tool_use"), True)
+        (model / "chat_template.jinja").write_text((DEMO / "chat_template.jinja").read_text())
+        blocks, prefixes = "of the model (masks by its generation blocks)", "tool_use (masks by verified prefixes)"
+        with_tools, without = {"messages": CHAT, "tools": [TOOL]}, {"messages": CHAT}
+        for records, flags, said, name in (([with_tools, without], [], f"template {blocks} and {prefixes},", "of the model, tool_use"), ([with_tools], [], f"template {prefixes},", "tool_use"),
+                                           ([without], [], f"template {blocks},", "of the model"), ([with_tools], ["--loss_on", "all"], "template tool_use,", "tool_use"),
+                                           ([with_tools], ["--chat_template", "default"], "template default (masks by its generation blocks),", "default"),
+                                           ([with_tools, without], ["--chat_template", DEMO / "chat_template.jinja"], "template chat_template.jinja (masks", "chat_template.jinja")):
+            code, out, err = self.run_command(self.write("d.jsonl", records), *flags, model=model)
+            self.assertEqual((code, err), (0, ""))
+            self.assertIn(said, out)
+            self.assertEqual(Prepared(self.folder / "x.tokens").metadata["template"], name)
+
+    def test_one_that_no_chat_has_may_be_anything(self):
+        model = self.model(("default", "tool_use"), True)
+        (model / "additional_chat_templates/tool_use.jinja").write_text("{% oops %}")
+        self.prepare(self.write("d.jsonl", [{"messages": CHAT}]), model=model)
+        (self.folder / "x.tokens").unlink()
+        self.assertIn("[chat_template] tool_use does not compile", self.refused(self.write("d.jsonl", [{"messages": CHAT, "tools": [TOOL]}]), model=model))
+
+    def test_none_is_guessed(self):
+        why = self.refused(self.write("d.jsonl", [{"messages": CHAT, "tools": [TOOL]}]), model=self.model(("tool_use",), True))
+        self.assertIn("name one of tool_use by --chat_template", why)
+
+    def test_of_generate(self):
+        """It starts the program with the texts, one JSON string in each line: here a shell's cat."""
+        model = self.model(("default", "tool_use"), True)
+        prompts = self.write("p.jsonl", [{"messages": CHAT[:1], "tools": [TOOL]}, {"messages": CHAT[:1]}])
+        program = self.write("program", "#!/bin/sh\ncat\n")
+        program.chmod(0o700)
+        command = [sys.executable, "-m", "prepare.chat", program, "--chat", "--model_name", model, "--prompts", prompts]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "tools")})
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        asked = f"<|im_start|>user\n{USER}<|im_end|>\n<|im_start|>assistant\n"
+        self.assertEqual([json.loads(line) for line in done.stdout.splitlines()], [f"with moon\n{asked}", f"plain\n{asked}"])
 
 
 class Prompts(unittest.TestCase):

@@ -7,6 +7,7 @@ import unittest
 from support import DEMO, PrepareTest
 
 from prepare import configs, files, for_training
+from prepare.errors import UserError
 
 README = """---
 license: mit
@@ -59,6 +60,12 @@ class Configs(PrepareTest):
             self.assertEqual((code, err), (0, ""))
             self.assertIn("(its config main)", out)
             self.assertIn("2 records", out)
+
+    def test_a_file_of_a_pattern_that_is_not_there(self):
+        (self.set / "main" / "train-2.jsonl").symlink_to("../gone")
+        with self.assertRaisesRegex(UserError, "train-2.jsonl is a link to a file that is not there"):
+            self.names("main")
+        self.assertEqual(self.names("folder"), ["folder/train.jsonl"])
 
     def test_several_and_none_chosen(self):
         self.assertIn("has several configs; choose one by --dataset_config: main, other, folder, tests", self.refused(self.set))

@@ -32,8 +32,9 @@ class ForTraining(PrepareTest):
         self.assertEqual(command_line[:2], [*for_training.FRONT_DOOR, "prepare"])
         self.runs.append(command_line)
         answer = unittest.mock.Mock()
-        answer.stdout = "data     1 records\n"
-        answer.returncode = command.main(command_line[2:])
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            answer.returncode = command.main(command_line[2:])
+        answer.stdout = out.getvalue()
         os.umask(before)
         return answer
 
@@ -234,9 +235,12 @@ class ForTraining(PrepareTest):
 
     def test_refused_records_may_be_left_out(self):
         data = self.write("m.jsonl", [{"messages": CHAT}, {"messages": []}])
-        found = self.arguments("--dataset_name", data, "--skip_refused", "--chat_template", TEMPLATE)
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            found = self.arguments("--dataset_name", data, "--skip_refused", "--chat_template", TEMPLATE)
         self.assertEqual(len(Prepared(self.data_of(found)).ids), 1)
         self.assertNotIn("--skip_refused", found)
+        self.assertIn("data     records refused and left out: 1, the first: ", err.getvalue())
+        self.assertNotIn("wrote ", err.getvalue())
 
     def test_an_unknown_form_is_named(self):
         with self.assertRaisesRegex(UserError, "of no known format"):

@@ -56,6 +56,16 @@ class Formats(PrepareTest):
         (self.folder / "a.csv").write_text("instruction,output,label\na,b,False\n", encoding="utf-8")
         self.assertIn('"label" is false', self.refused(self.folder / "a.csv"))
 
+    def test_another_delimiter_is_named(self):
+        """As spreadsheets of some countries save tables; a field's own text may have any of them."""
+        for name, text, said in (("a.csv", "\ufeffinstruction;output\r\na;b\r\n", "have semicolons"), ("a.csv", '"instruction";"output"\n"a";"b"\n', "have semicolons"),
+                                 ("a.csv", "instruction\toutput\na\tb\n", "have tabs between them.*save it with commas, or give it the ending .tsv"), ("a.csv", "instruction|output\na|b\n", "have vertical bars"),
+                                 ("a.tsv", "instruction,output\na,b\n", "have commas between them; a .tsv needs tabs; save it with tabs, or give it the ending .csv"),
+                                 ("a.csv", "instruction;output\n", "save it with commas$")):
+            self.assertRegex(self.refused(self.write(name, text)), f"{name}:1: .*{said}")
+        for text in ("text\na;b|c\n", "text,n;m\na,b\n"):
+            self.assertEqual(len(self.prepare(self.write("a.csv", text)).ids), 1)
+
     def test_null_members_tell_no_form(self):
         """As a table's rows have them, whose columns are those of all records."""
         record = {"instruction": "Say it.", "output": "It."}
@@ -66,7 +76,7 @@ class Formats(PrepareTest):
         records = [{"messages": [CHAT[0], {**CHAT[1], "content": ""}]}, {"messages": CHAT}, {"messages": [CHAT[0], {**CHAT[1], "content": "", "weight": 0}, *CHAT]}]
         for data, flags in ((records, ("--chat_template", TEMPLATE)), ([{"instruction": "Say it.", "output": " "}, {"instruction": "Go.", "output": "Gone."}], ())):
             out = self.run_command(self.write("e.json", data), *flags)[1]
-            self.assertIn("1 records have an empty answer, which teaches", out)
+            self.assertIn("records with an empty answer, which teaches the model to end at once: 1", out)
             (self.folder / "x.tokens").unlink()
 
     def test_an_array_is_told_by_its_first_character(self):
@@ -261,7 +271,7 @@ class Refusals(PrepareTest):
         code, out, err = self.run_command(data, "--skip_refused")
         self.assertEqual((code, err), (0, ""))
         self.assertIn("2 records (alpaca)", out)
-        self.assertIn(f'1 records refused and left out, the first: {data}:2: record 2: "output" is absent', out)
+        self.assertIn(f'records refused and left out: 1, the first: {data}:2: record 2: "output" is absent', out)
         (self.folder / "x.tokens").unlink()
         self.assertIn("all 1 records were refused", self.refused(self.write("b.jsonl", [{"instruction": "a", "input": "b", "output": 1}]), "--skip_refused"))
 

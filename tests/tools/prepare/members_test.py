@@ -20,11 +20,13 @@ from prepare.errors import Refused  # noqa: E402
 TRAINERS = json.loads((ROOT / "tests" / "data" / "other_trainers.json").read_text())
 NATIVE = ROOT / "models" / "data" / "record_members.cpp"
 PLANTED = "planted_member"
+# Of the members that processors make: texts have them, too, or they stand beside others that are in the list.
+NOT_OF_PROCESSORS_ALONE = {"attention_mask", "input_ids", "is_longer", "padding_mask", "target_sizes", "task_inputs"}
 
 
 def in_no_list(names):
     """Of the members of another trainer's records, those that none of our lists has."""
-    known = set().union(*members.USED.values(), members.HARMLESS, members.REFUSED, members.OTHER_TASKS)
+    known = set().union(*members.USED.values(), members.HARMLESS, members.REFUSED, members.OF_PROCESSORS, members.OF_CHATS, members.OTHER_TASKS)
     return sorted(set(names) - known)
 
 
@@ -46,6 +48,19 @@ def attributes_of_llama_factory():
     return {*columns, *(given[name] for name in ("prompt", "query", "response", "messages"))}
 
 
+def made_by_processors():
+    """The members that Transformers' processors of images, videos and sounds say that they make; None: not installed."""
+    found = importlib.util.find_spec("transformers")
+    if found is None:
+        return None
+    names = set()
+    for kind in ("image_processing", "video_processing", "feature_extraction"):
+        for path in (Path(found.origin).parent / "models").glob(f"*/{kind}_*.py"):
+            lists = re.findall(r"model_input_names = \[([^\]]*)\]", path.read_text(encoding="utf-8"))
+            names |= {name for text in lists for name in re.findall(r'"(\w+)"', text)}
+    return names
+
+
 class Members(unittest.TestCase):
     def test_every_member_of_other_trainers_records_is_known(self):
         for name, trainer in TRAINERS.items():
@@ -64,8 +79,43 @@ class Members(unittest.TestCase):
 
     def test_the_programs_have_the_same_lists(self):
         used = members.USED["alpaca"]
-        expected = {"kUsed": used, "kHarmless": members.HARMLESS - used, "kRefused": members.REFUSED - used, "kVerdicts": set(members.VERDICTS)}
+        expected = {"kUsed": used, "kHarmless": members.HARMLESS - used, "kRefused": (members.REFUSED | members.OF_CHATS) - used, "kOfProcessors": members.OF_PROCESSORS,
+                    "kVerdicts": set(members.VERDICTS)}
         self.assertEqual(native_lists(), expected)
+
+    def test_what_processors_make_is_refused(self):
+        for name in members.USED:
+            for member in sorted(members.OF_PROCESSORS):
+                self.assertEqual(members.unused(name, {member: []}), [])
+                with self.assertRaisesRegex(Refused, f'"{member}" would change what is learnt.* images and sounds are not read'):
+                    members.unused(name, {member: [[0.5]]})
+
+    def test_what_installed_processors_make_is_known(self):
+        found = made_by_processors()
+        if found is None:
+            self.skipTest("transformers is not installed; requirements-test.txt lists it")
+        self.assertGreater(len(found), 30)
+        self.assertEqual(sorted(found - members.REFUSED - members.OF_PROCESSORS - NOT_OF_PROCESSORS_ALONE), [])
+
+    def test_members_of_chats(self):
+        for member in sorted(members.OF_CHATS):
+            for name in members.USED:
+                if member in members.USED[name] or name in members.MADE:
+                    self.assertEqual(members.unused(name, {member: {"a": 1}}), [] if member in members.USED[name] else [member])
+            with self.assertRaisesRegex(Refused, f'"{member}" would change what is learnt.*alpaca_chat'):
+                members.unused("alpaca", {member: {"a": 1}})
+
+    def test_a_verdict_may_be_a_number(self):
+        for value in (0, 0.0, "0", "0.0"):
+            for name in members.USED:
+                with self.assertRaisesRegex(Refused, f'"kto_tag" is {value}: the record says that its answer is a bad one'):
+                    members.unused(name, {"kto_tag": value})
+                if name not in ("prompt", "tokens"):  # labels of texts may be classes
+                    self.assertEqual(members.unused(name, {"label": value}), ["label"])
+            with self.assertRaisesRegex(Refused, f'"label" is {value}: '):
+                members.unused("prompt", {"label": value})
+        for value in (1, 1.0, "1", True, "True", 2):
+            self.assertEqual(members.unused("prompt", {"label": value, "kto_tag": value}), ["label", "kto_tag"])
 
     def test_members_of_other_ways_of_training(self):
         self.assertEqual(members.unused("messages", {"messages": [], "chosen": "a", "rejected": "b", "label": True}), ["chosen", "rejected", "label"])

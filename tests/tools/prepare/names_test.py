@@ -5,6 +5,7 @@ usage: names_test.py BIN, the folder with the program `tandem`, which is to make
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,23 @@ def tokens_of_program(folder, text, special=False):
     return json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
 
+def cache_of_huggingface_hub():
+    """The folder of its cache in the environment as it is; where it is not installed, by what it does."""
+    code = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if done.returncode == 0:
+        return Path(done.stdout.removesuffix("\n"))
+    home = os.environ.get("HF_HOME", os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
+    default = os.environ.get("HUGGINGFACE_HUB_CACHE", os.path.join(os.path.expandvars(os.path.expanduser(home)), "hub"))
+    return Path(os.path.expandvars(os.path.expanduser(os.environ.get("HF_HUB_CACHE", default))))
+
+
+def cache_of_program():
+    """The folder that the program names where a model is not in it."""
+    done = subprocess.run([PROGRAM, "logits", "--model_name", "planted/absent"], input="", capture_output=True, text=True)
+    return Path(re.search(r"nor in the Hugging Face cache (.*?); give a folder", done.stderr)[1])
+
+
 class Cache(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -48,6 +66,16 @@ class Cache(unittest.TestCase):
                                     ({"HOME": "/home/ann", "HF_HOME": "~/hf"}, "/home/ann/hf/hub")):
             with unittest.mock.patch.dict("os.environ", variables):
                 self.assertEqual(hub.cache(), Path(expected), variables)
+
+    def test_variables_in_it_are_expanded_as_huggingface_hub_does(self):
+        for variables in ({"HF_HOME": "$PLANTED/hf"}, {"HF_HOME": "${PLANTED}hf"}, {"HF_HUB_CACHE": "/c/$PLANTED_B/${PLANTED}/x"}, {"HUGGINGFACE_HUB_CACHE": "~/${PLANTED_B}"},
+                          {"XDG_CACHE_HOME": "/x$PLANTED"}, {"HF_HOME": "/a/$ABSENT/${ABSENT}/$PLANTEDX"}, {"HF_HOME": "/a/$/${}/${PLANTED/$$PLANTED_B/$PLANTED-1"},
+                          {"HF_HOME": "$EMPTY/h$EMPTY"}, {"HF_HOME": "$NESTED/x"}):
+            given = {"PLANTED": "/work place", "PLANTED_B": "b", "EMPTY": "", "NESTED": "/$PLANTED_B", "HOME": "/home/ann", **variables}
+            with self.subTest(variables), unittest.mock.patch.dict("os.environ", given):
+                expected = cache_of_huggingface_hub()
+                self.assertEqual(hub.cache(), expected)
+                self.assertEqual(cache_of_program(), expected)
 
     def test_the_main_branch_counts_and_not_the_newest_snapshot(self):
         os.environ["HF_HUB_CACHE"] = str(self.root)
@@ -106,6 +134,27 @@ class Cache(unittest.TestCase):
             self.put(f"set/{name}")
         self.assertEqual(self.names("set"), ["a.jsonl"])
 
+    def test_a_link_to_a_file_that_is_not_there(self):
+        self.put("set/train_1.jsonl")
+        for name in (".cache/train_0.jsonl", "test.jsonl", "train.png", "train_2.jsonl"):
+            path = self.root / "set" / name
+            path.parent.mkdir(exist_ok=True)
+            path.symlink_to("blobs/gone")
+            if name != "train_2.jsonl":  # of those that are trained on
+                self.assertEqual(self.names("set"), ["train_1.jsonl"])
+        with self.assertRaisesRegex(UserError, "train_2.jsonl is a link to a file that is not there.*download it again$"):
+            self.names("set")
+        self.assertEqual([path.name for path in files.data_below(self.root / "set")], ["train_1.jsonl"])
+        (self.root / "set" / "train_2.jsonl").unlink()
+        (self.root / "set" / "train_2.jsonl").symlink_to("train_1.jsonl")
+        self.assertEqual(self.names("set"), ["train_1.jsonl", "train_2.jsonl"])
+        snapshot = self.root / "datasets--a--d/snapshots/1"
+        snapshot.mkdir(parents=True)
+        (snapshot / "data.jsonl").symlink_to("../../blobs/gone")
+        os.environ["HF_HUB_CACHE"] = str(self.root)
+        with self.assertRaisesRegex(UserError, "data.jsonl is a link .*./tandem fetch dataset a/d"):
+            files.data_files("a/d")
+
     def test_what_datasets_saved_is_what_it_lists(self):
         for name in ("data-00000-of-00001.arrow", "cache-0f1e.arrow"):
             self.put(f"set/{name}")
@@ -139,13 +188,27 @@ class Contents(unittest.TestCase):
         cases = ((b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", ".jsonl", "Git LFS.*git lfs pull"),
                  (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", ".parquet", "Git LFS"),
                  ('{"text": "a"}'.encode("utf-16"), ".jsonl", "UTF-16.*iconv"), (b"<!DOCTYPE html><html>", ".json", "web page"),
-                 (b"\x28\xb5\x2f\xfdxx", ".jsonl", "zstd -d"), (b"PAR1xx", ".json", "parquet"), (b"x", ".jsonl.zst", "zstd -d"))
+                 (b"\x28\xb5\x2f\xfdxx", ".jsonl", "zstd -d"), (b"PAR1xx", ".json", "parquet"), (b"x", ".jsonl.zst", "zstd -d"), (b"\n \t<!DocType html>", ".jsonl", "web page"),
+                 (b"<HTML>", ".txt", "web page"), (b" <head>", ".csv", "web page"), (b"<?xml version='1.0'?><Error>", ".jsonl", "is XML.*download it again"),
+                 (b"<Error><Code>AccessDenied", ".parquet", "error message.*download it again"))
         for content, ending, expected in cases:
             with tempfile.TemporaryDirectory() as root, self.subTest(expected):
                 path = Path(root, "data" + ending)
                 path.write_bytes(content)
                 with self.assertRaisesRegex(UserError, expected):
                     list(files.records(path))
+
+
+    def test_what_may_well_begin_so_is_read(self):
+        with tempfile.TemporaryDirectory() as root:
+            for name, text, expected in (("a.txt", "<?xml version='1.0'?>", {"text": "<?xml version='1.0'?>"}), ("a.jsonl", '{"error": "E1", "text": "t"}', {"error": "E1", "text": "t"})):
+                path = Path(root, name)
+                path.write_text(text)
+                self.assertEqual([record.value for record in files.records(path)], [expected])
+            path = Path(root, "config.json")
+            path.write_text(' {"error": "Repository not found"}')
+            with self.assertRaisesRegex(UserError, "server's error message.*download it again"):
+                files.read_json(path)
 
 
 class Tokens(unittest.TestCase):
@@ -174,6 +237,20 @@ class Tokens(unittest.TestCase):
         except ImportError:
             return
         self.assertEqual(AutoTokenizer.from_pretrained(folder).encode(text, add_special_tokens=special), expected)
+
+    def test_a_tokenizer_of_another_form_is_named(self):
+        """The advice is the program's."""
+        advice = "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+        for names, said in ((("tokenizer.model",), "of its tokenizer.model with"), (("tekken.json",), "of its tekken.json with"), (("merges.txt", "vocab.json"), "of its vocab.json and merges.txt with"), ((), "make one with")):
+            with tempfile.TemporaryDirectory() as root:
+                for name in ("config.json", *names):
+                    Path(root, name).write_text("{}")
+                with self.assertRaises(UserError) as error:
+                    Tokenizer(Path(root))
+                self.assertIn(said, str(error.exception))
+                for text in (str(error.exception), tokens_of_program(root, "a")):
+                    self.assertIn(f"{root} has no tokenizer.json; make one", text)
+                    self.assertIn(advice, text)
 
     def test_tokens_of_the_config_alone(self):
         token = {"content": "<t>", "special": False, "normalized": False, "lstrip": False, "rstrip": False, "single_word": False}

@@ -58,6 +58,13 @@ class Native(PrepareTest):
         self.assertEqual(self.records(data, "-n", 1), self.records(data)[:1])
         self.assertEqual(self.records(data)[1]["text"], "### Instruction:\nx\n\n### Response:\ny<|im_end|>")
 
+    def test_members_that_are_not_used_are_said(self):
+        data = self.write("a.jsonl", [{"instruction": "Say it.", "output": "It.", "oddity": 1, "rejected": "No."}])
+        said = "members that are not used: oddity, rejected\n"
+        self.assertIn(f"note     {said}", self.inspect(data))
+        done = subprocess.run([PROGRAM, "inspect", "--model_name", DEMO, "--dataset_name", data, "--json"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr, len(done.stdout.splitlines())), (0, f"note: {data}: {said}", 1))
+
     def test_another_tokenizer_is_refused(self):
         self.prepare(DEMO / "instructions.json")
         other = self.folder / "other"
