@@ -153,6 +153,11 @@ std::string memory_line(const MemoryPlan& plan) {
                           name_of(kind));
     }
   }
+  const std::int64_t copies = plan.of(MemoryPurpose::kCheckpoint, MemoryKind::kHost);
+  if (copies > 0) {
+    text += fmt::format(", up to {} of it for copies of a checkpoint, as many as wait for the disk",
+                        size_text(copies));
+  }
   return fmt::format("memory   planned for a rank: {}", text);
 }
 

@@ -8,7 +8,9 @@ namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Memory : public TrainerTest {
  protected:
@@ -55,10 +57,13 @@ TEST_F(Memory, IsPredictedWithinATenth) {
     const std::string output = fmt::format("run{}", run++);
     const Finished done = train(flags(output, more));
     ASSERT_EQ(done.code, 0) << more << ": " << done.err;
-    EXPECT_THAT(done.out, HasSubstr("memory   planned for a rank: "));
+    EXPECT_THAT(done.out, AllOf(HasSubstr("memory   planned for a rank: "),
+                                Not(HasSubstr("for copies of a checkpoint"))));
     EXPECT_NEAR(ratio(output, "host"), 1, 0.1) << more;
     EXPECT_TRUE(fs::exists(folder_ / output / "memory_plan.json"));
   }
+  const Finished saves = train(flags("saves", "--batch_size 4 --max_length 256 --save_every 1"));
+  EXPECT_THAT(saves.out, HasSubstr("of it for copies of a checkpoint, as many as wait for"));
 }
 
 TEST_F(Memory, OfALongRowIsPlannedLinearlyAndHoldsNothingAsWideAsAnMlp) {
