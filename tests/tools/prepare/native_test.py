@@ -17,7 +17,9 @@ PROGRAM = sys.argv.pop(1) + "/tandem"
 class Native(PrepareTest):
     def inspect(self, dataset, *flags, model=DEMO):
         done = subprocess.run([PROGRAM, "inspect", "--model_name", model, "--dataset_name", dataset, *map(str, flags)], capture_output=True, text=True)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for line in done.stderr.splitlines():
+            self.assertTrue(line.startswith(f"note: {dataset}: "), line)
         return done.stdout
 
     def records(self, *arguments, **options):
