@@ -105,6 +105,11 @@ fs::path resolve_adapter_folder(const std::string& name) {
   return !is_adapter_folder(name) && is_adapter_folder(of_run) ? of_run : fs::path(name);
 }
 
+bool has_own_tokenizer(const fs::path& adapters) {
+  std::error_code ignored;
+  return fs::exists(adapters / "tokenizer.json", ignored);
+}
+
 AdapterFolder AdapterFolder::open(const fs::path& folder) {
   if (!is_adapter_folder(folder)) {
     throw user_error(kWhere, "{} holds no {}; give a folder as PEFT's save_pretrained writes it",

@@ -32,6 +32,8 @@ inline constexpr std::string_view kAdapterWeightsFile = "adapter_model.safetenso
 [[nodiscard]] bool is_adapter_folder(const std::filesystem::path& folder);
 /// Returns `name`/adapter if `name` is the folder of a run with adapters, else `name`.
 [[nodiscard]] std::filesystem::path resolve_adapter_folder(const std::string& name);
+/// True if the folder of adapters has a tokenizer, which then goes before the base's.
+[[nodiscard]] bool has_own_tokenizer(const std::filesystem::path& adapters);
 
 /// One module of the base that has adapters; the tensors belong to the folder.
 struct AdapterModule {

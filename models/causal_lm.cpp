@@ -110,7 +110,7 @@ std::span<const Family* const> known_families() { return kFamilies; }
 HfConfig read_hf_config(const std::filesystem::path& path) {
   const std::filesystem::path file =
       std::filesystem::is_directory(path) ? path / "config.json" : path;
-  if (file != path && !std::filesystem::exists(file)) {
+  if (std::error_code ignored; file != path && !std::filesystem::exists(file, ignored)) {
     if (const std::string told = told_by_entries(path); !told.empty()) {
       throw user_error("model config", "there is no config.json, and {}", told);
     }

@@ -78,11 +78,11 @@ MergedAdapters merge_adapters(const AdapterFolder& adapters, const fs::path& bas
   write_hf_config(config, made.temporary(),
                   config.dtype.empty() ? torch_dtype_of(type) : std::string_view(config.dtype));
   // As the adapters were trained: tokens of their own have rows in the merged model.
-  const bool has_tokenizer = fs::exists(adapters.folder() / "tokenizer.json");
-  if (has_tokenizer) {
+  const bool splits = has_own_tokenizer(adapters.folder());
+  if (splits) {
     check_tokenizer_fits(Tokenizer::load(adapters.folder()), config);
   }
-  copy_tokenizer_files(has_tokenizer ? adapters.folder() : base, made.temporary());
+  copy_tokenizer_files(splits ? adapters.folder() : base, made.temporary());
   const bool has_generation = fs::exists(adapters.folder() / "generation_config.json");
   save_generation_config(has_generation ? adapters.folder() : base, made.temporary(),
                          config.eos_token_ids, std::nullopt);

@@ -75,8 +75,6 @@ fs::path model_folder_of(std::string& name, PretrainedOptions& options) {
   return resolve_model_folder(name);
 }
 
-bool has_tokenizer(const fs::path& adapters) { return fs::exists(adapters / "tokenizer.json"); }
-
 /// Whether both have the same token for each id.
 bool split_alike(const Tokenizer& a, const Tokenizer& b) {
   bool same = a.vocab_size() == b.vocab_size();
@@ -93,7 +91,7 @@ fs::path tokenizer_folder_of(const fs::path& base, const std::string& adapters_n
                              std::vector<std::string>& notes) {
   const fs::path adapters =
       adapters_name.empty() ? fs::path() : resolve_adapter_folder(adapters_name);
-  if (adapters.empty() || !has_tokenizer(adapters)) {
+  if (adapters.empty() || !has_own_tokenizer(adapters)) {
     return base;
   }
   const Tokenizer own = Tokenizer::load(adapters);
@@ -130,8 +128,9 @@ fs::path resolve_tokenizer_folder(const std::string& name) {
   if (adapters.empty()) {
     return resolve_model_folder(name);
   }
-  return has_tokenizer(adapters) ? adapters
-                                 : resolve_model_folder(AdapterFolder::open(adapters).base_model());
+  return has_own_tokenizer(adapters)
+             ? adapters
+             : resolve_model_folder(AdapterFolder::open(adapters).base_model());
 }
 
 Pretrained::Pretrained(std::string name, fs::path folder, fs::path tokenizer_folder,

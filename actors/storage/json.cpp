@@ -68,7 +68,7 @@ std::string shorten(std::string_view text) {
     return std::string(text);
   }
   std::size_t cut = kMost;
-  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) {
+  while (cut > 0 && continues_character(text[cut])) {
     --cut;
   }
   return fmt::format("{}...", text.substr(0, cut));
@@ -82,7 +82,7 @@ std::string shorten_path(const std::string& path) {
     return path;
   }
   std::size_t cut = path.size() - kMost / 2;
-  while ((static_cast<unsigned char>(path[cut]) & 0xC0) == 0x80) {
+  while (continues_character(path[cut])) {
     ++cut;
   }
   return shorten(path) + path.substr(cut);

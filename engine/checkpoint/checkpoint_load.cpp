@@ -25,10 +25,10 @@ Task<> CheckpointLoad::inspect(std::string folder, bool is_one) {
   std::optional<std::vector<std::string>> names;
   if (!several) {
     names = co_await names_in(&saves_.files(), folder);
-  }
-  if (!several && !names) {
-    throw user_error("resume", "there is no folder {}; give a checkpoint or a folder of them",
-                     folder);
+    if (!names) {
+      throw user_error("resume", "there is no folder {}; give a checkpoint or a folder of them",
+                       folder);
+    }
   }
   found_ = co_await protocol_->find(&saves_.files(), folder, is_one);
   if (!found_.candidates.empty()) {

@@ -158,7 +158,8 @@ std::string told_by(const std::filesystem::path& entry, const std::filesystem::p
 
 std::string told_by_entries(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> entries;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, unreadable)) {
     entries.push_back(entry.path());
   }
   std::ranges::sort(entries);

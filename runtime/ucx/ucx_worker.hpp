@@ -19,7 +19,7 @@
 
 namespace tandem::detail {
 
-/// What lies in the memory of each request of UCX.
+/// Each request of UCX holds one in its memory.
 struct UcxRequest {
   void* op;          // the back end's, which sets it
   ucp_mem_h memory;  // the frame's memory, registered for this request; null: there is none

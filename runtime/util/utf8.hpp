@@ -35,6 +35,11 @@ namespace tandem {
   return 0;
 }
 
+/// True of a byte that goes on a character of UTF-8.
+[[nodiscard]] constexpr bool continues_character(char c) noexcept {
+  return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
+}
+
 /// Returns the text behind its byte order mark, which editors of some systems put before it.
 [[nodiscard]] constexpr std::string_view without_mark(std::string_view text) noexcept {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";

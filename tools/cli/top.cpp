@@ -27,6 +27,7 @@
 #include "runtime/util/error.hpp"
 #include "runtime/util/one_line.hpp"
 #include "runtime/util/split.hpp"
+#include "runtime/util/utf8.hpp"
 #include "tools/cli/commands.hpp"
 #include "tools/cli/status_client.hpp"
 #include "trainer/metrics/console.hpp"
@@ -224,8 +225,7 @@ std::string cut_lines(std::string_view text, std::size_t columns) {
   std::string cut;
   std::size_t column = 0;
   for (const char c : text) {
-    const bool begins = (static_cast<unsigned char>(c) & 0xC0U) != 0x80;  // a character of UTF-8
-    column = c == '\n' ? 0 : column + (begins ? 1 : 0);
+    column = c == '\n' ? 0 : column + (continues_character(c) ? 0 : 1);
     if (column <= columns) {
       cut += c;
     }

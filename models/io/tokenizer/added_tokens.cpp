@@ -8,6 +8,7 @@
 
 #include "models/io/tokenizer/byte_level.hpp"
 #include "runtime/util/check.hpp"
+#include "runtime/util/utf8.hpp"
 
 namespace tandem {
 namespace {
@@ -34,7 +35,7 @@ bool is_word_character(char32_t c) {
 
 std::size_t start_of_last_character(std::string_view text) {
   std::size_t at = text.size() - 1;
-  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) {
+  while (at > 0 && continues_character(text[at])) {
     --at;
   }
   return at;

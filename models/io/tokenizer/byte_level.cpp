@@ -2,6 +2,8 @@
 
 #include <simdjson.h>
 
+#include "runtime/util/utf8.hpp"
+
 namespace tandem {
 namespace {
 
@@ -25,8 +27,6 @@ const std::array<std::int16_t, kAlphabetEnd>& bytes_by_code_point() {
   return kTable;
 }
 
-bool is_continuation(unsigned char c) { return (c & 0xC0) == 0x80; }
-
 /// Length of the valid character at `at` (positive), or minus the length of the maximal invalid
 /// part (Unicode 3.9, D93b).
 int character_length(std::string_view text, std::size_t at) {
@@ -49,7 +49,7 @@ int character_length(std::string_view text, std::size_t at) {
   }
   const int length = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
   for (int i = 2; i < length; ++i) {
-    if (!is_continuation(byte(static_cast<std::size_t>(i)))) {
+    if (!continues_character(static_cast<char>(byte(static_cast<std::size_t>(i))))) {
       return -i;
     }
   }

@@ -11,6 +11,7 @@
 
 #include "runtime/util/check.hpp"
 #include "runtime/util/error.hpp"
+#include "runtime/util/utf8.hpp"
 
 namespace tandem {
 namespace {
@@ -61,7 +62,7 @@ double seconds_of_thread() noexcept {
 std::size_t next_character(std::string_view text, std::size_t at) noexcept {
   do {
     ++at;
-  } while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
+  } while (at < text.size() && continues_character(text[at]));
   return at;
 }
 

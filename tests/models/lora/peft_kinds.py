@@ -173,7 +173,7 @@ def fault_of(tandem, kind):
 
 
 def other_tokenizer(tandem, folder):
-    """Who asks for the adapters gets their tokenizer; who trains them on beside the base is told that it has another one."""
+    """The adapters, asked for by name, give their tokenizer; training them on beside the base is refused."""
     adapter = folder / "adapter"
     if (folder / "merged" / "tokenizer.json").read_bytes() != (adapter / "tokenizer.json").read_bytes():
         return "the merged model has not the tokenizer of the adapters"

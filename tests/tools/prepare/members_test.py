@@ -20,7 +20,7 @@ from prepare.errors import Refused  # noqa: E402
 TRAINERS = json.loads((ROOT / "tests" / "data" / "other_trainers.json").read_text())
 NATIVE = ROOT / "models" / "data" / "record_members.cpp"
 PLANTED = "planted_member"
-# Of the members that processors make: texts have them, too, or they stand beside others that are in the list.
+# Processors make these members, too, but texts have them as well, or they stand beside others that are in the list.
 NOT_OF_PROCESSORS_ALONE = {"attention_mask", "input_ids", "is_longer", "padding_mask", "target_sizes", "task_inputs"}
 
 
